@@ -1,0 +1,3 @@
+"""Pretrain space-time foundation models on supercomputers."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,48 @@
+"""Files that are there whole or not at all."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+BLOCK_BYTES = 1 << 20
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file so that a reader, or a crash, meets either the old content or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1, sort_keys=True)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the renames inside a directory, last over a power failure."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,41 @@
+"""A single-device model on many ranks, in one readable place."""
+
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from hyperslab.model.transformer import SpaceTimeTransformer
+from hyperslab.parallel.layout import Layout
+
+Precision = Literal["fp32", "bf16"]
+
+
+def make_mesh(layout: Layout, device: str) -> DeviceMesh:
+    """The ranks as a mesh with the layout's axes."""
+    return init_device_mesh(device, (layout.replicate, layout.shard), mesh_dim_names=("replicate", "shard"))
+
+
+def apply(model: SpaceTimeTransformer, mesh: DeviceMesh, precision: Precision) -> nn.Module:
+    """Share the model's parameters out over the mesh: each block is gathered just before it computes.
+
+    Parameters are summed in float32 whatever `precision` the products have.
+    """
+    half = precision == "bf16"
+    inner = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if half else None
+    # Only the root may cast its output back: an inner float32 output meets bf16 norm weights in the next layer.
+    outer = (
+        MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
+        )
+        if half
+        else None
+    )
+    # A mesh of one axis shards, a mesh of two replicates over the first and shards over the second.
+    axes = mesh if mesh["replicate"].size() > 1 else mesh["shard"]
+    for block in model.blocks:
+        fully_shard(block, mesh=axes, **({"mp_policy": inner} if inner else {}))
+    fully_shard(model, mesh=axes, **({"mp_policy": outer} if outer else {}))
+    return model

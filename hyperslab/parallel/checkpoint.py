@@ -1,0 +1,131 @@
+"""Checkpoints that are complete or absent: written aside, then renamed into place."""
+
+import hashlib
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from hyperslab.data.files import file_digest, read_json, sync, write_json
+from hyperslab.errors import UserError, disk_error
+
+PREFIX = "step-"
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a run stands, kept in the checkpoint's manifest."""
+
+    step: int
+    """Optimizer steps done."""
+    store_digest: str
+    """Digest of the store trained on; a resume on another one is refused."""
+    order_digest: str
+    """Fingerprint of the samples drawn so far and to come."""
+
+
+def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, keep: int) -> None:
+    """Write a checkpoint from all ranks, and drop all but the latest `keep`.
+
+    Raises
+    ------
+    UserError
+        When the disk is full or cannot be written.
+    """
+    final = directory / f"{PREFIX}{progress.step:08d}"
+    draft = directory / f".{final.name}.draft"
+    leader = dist.get_rank() == 0
+    if leader:
+        shutil.rmtree(draft, ignore_errors=True)
+        _make_directory(draft)
+    dist.barrier()
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=draft)
+        if leader:
+            _complete(draft, final, progress)
+    except dcp.api.CheckpointException as error:
+        cause = next(iter(error.failures.values()))[0]
+        raise (isinstance(cause, OSError) and disk_error(cause, directory)) or error from None
+    except OSError as error:
+        raise disk_error(error, directory) or error from None
+    if leader:
+        for old in list(_finished(directory))[:-keep]:
+            shutil.rmtree(old)
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise disk_error(error, path) or error from None
+
+
+def _complete(draft: Path, final: Path, progress: Progress) -> None:
+    files = sorted(file for file in draft.rglob("*") if file.is_file())
+    for file in files:
+        sync(file)
+    digests = {file.relative_to(draft).as_posix(): file_digest(file) for file in files}
+    digest = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+    write_json(draft / MANIFEST, {**asdict(progress), "files": digests, "digest": digest})
+    if final.exists():
+        shutil.rmtree(final)
+    draft.rename(final)
+    sync(final.parent)
+
+
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    """Fill a model, and an optimizer where given, from a checkpoint, whatever layout wrote it.
+
+    Raises
+    ------
+    UserError
+        When a file of the checkpoint is missing or changed.
+    """
+    manifest = read_json(path / MANIFEST)
+    for name, digest in manifest["files"].items():
+        file = path / name
+        if not file.is_file() or file_digest(file) != digest:
+            raise UserError(f"{file}: missing or changed since it was written; remove {path} to go on from the one before")
+    optimizers = [] if optimizer is None else [optimizer]
+    model_state, optimizer_state = get_state_dict(model, optimizers)
+    state: dict[str, Any] = {"model": model_state}
+    if optimizer is not None:
+        state["optimizer"] = optimizer_state
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        dcp.load(state, checkpoint_id=path)
+    set_state_dict(
+        model, optimizers, model_state_dict=state["model"], optim_state_dict=state.get("optimizer", {})
+    )
+
+
+def latest(directory: Path) -> Path | None:
+    """The latest complete checkpoint of a run, or None."""
+    found = list(_finished(directory))
+    return found[-1] if found else None
+
+
+def read_progress(path: Path) -> Progress:
+    """Where the run stood when a checkpoint was written."""
+    manifest = read_json(path / MANIFEST)
+    return Progress(
+        step=manifest["step"], store_digest=manifest["store_digest"], order_digest=manifest["order_digest"]
+    )
+
+
+def _finished(directory: Path) -> Iterator[Path]:
+    """Complete checkpoints, oldest first."""
+    yield from sorted(path for path in directory.glob(f"{PREFIX}*") if (path / MANIFEST).exists())

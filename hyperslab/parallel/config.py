@@ -1,0 +1,56 @@
+"""What a campaign says about training, its layout and its checkpoints."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from hyperslab.settings import Settings
+
+
+class TrainSettings(Settings):
+    """How long and how fast to train."""
+
+    steps: int = Field(default=1000, ge=1)
+    """Optimizer steps in all, over all segments."""
+    batch: int = Field(default=8, ge=1)
+    """Samples in a global batch, shared out evenly over the ranks."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """Peak learning rate of AdamW."""
+    warmup_steps: int = Field(default=20, ge=0)
+    """Steps over which the learning rate rises to its peak; then it falls along a cosine to a hundredth of it."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Decoupled weight decay of the weight matrices."""
+    clip_norm: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient; a larger one is scaled down."""
+    seed: int = Field(default=0, ge=0)
+    """Decides the initial weights and the order of samples."""
+    validate_every: int = Field(default=50, ge=1)
+    """Steps between two passes over validation windows."""
+    validation_windows: int = Field(default=64, ge=1)
+    """Windows in such a pass, at most, spread evenly over the validation split."""
+
+
+class ParallelSettings(Settings):
+    """Layout of the model over the ranks; what is absent follows from the site."""
+
+    ranks: int | None = Field(default=None, ge=1)
+    """Processes that train together; as many as the site's nodes hold where absent."""
+    replicate: int = Field(default=1, ge=1)
+    """Whole copies of the model; the ranks of one copy share its parameters out among them."""
+
+    @model_validator(mode="after")
+    def _replicas_divide_ranks(self) -> Self:
+        if self.ranks is not None and self.ranks % self.replicate:
+            raise ValueError(
+                f"parallel.replicate: must divide parallel.ranks ({self.ranks}), got {self.replicate}"
+            )
+        return self
+
+
+class CheckpointSettings(Settings):
+    """When to write checkpoints and how many to keep."""
+
+    every: int = Field(default=100, ge=1)
+    """Steps between two checkpoints; the last step always has one."""
+    keep: int = Field(default=3, ge=1)
+    """Latest checkpoints that stay on disk."""

@@ -1,0 +1,39 @@
+"""What a machine offers: its scheduler, its nodes, and how processes start on it."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from hyperslab.settings import Settings
+
+
+class Site(Settings):
+    """One machine, as its YAML file describes it."""
+
+    name: str
+    """Name of the site, as `--site` takes it."""
+    scheduler: Literal["local"] = "local"
+    """How jobs are started: `local` runs them on this machine."""
+    nodes: int = Field(default=1, ge=1, le=1)
+    """Nodes that train together."""
+    ranks_per_node: int = Field(default=1, ge=1)
+    """Processes of training on a node: one for each accelerator, or for each core or two without any."""
+    threads_per_rank: int = Field(default=1, ge=1)
+    """Threads of one such process."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the model computes."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Precision of the model's products; sums, parameters and the optimizer stay in fp32."""
+    staging_workers: int = Field(default=1, ge=1)
+    """Staging tasks that run at a time; each holds one shard in memory."""
+    staging_threads: int = Field(default=1, ge=1)
+    """Dask threads inside a staging task."""
+    retries: int = Field(default=2, ge=0)
+    """Crashes in a row, without a checkpoint in between, after which a campaign stops and asks for help."""
+    worker_init: str = ""
+    """Shell lines run before Hyperslab on a node, such as `module load`."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that the site's nodes hold together."""
+        return self.nodes * self.ranks_per_node

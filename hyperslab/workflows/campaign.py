@@ -1,0 +1,283 @@
+"""A campaign: what its file says, and the directory that is its record."""
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from hyperslab.data.config import DataSettings
+from hyperslab.errors import UserError, disk_error
+from hyperslab.model.config import ModelSettings, ObjectiveSettings
+from hyperslab.parallel.config import CheckpointSettings, ParallelSettings, TrainSettings
+from hyperslab.settings import Settings, override, parse, read_yaml
+from hyperslab.site_configs.schema import Site
+
+
+class EvaluateSettings(Settings):
+    """How the trained model is judged."""
+
+    rollout: int = Field(default=3, ge=1)
+    """Forecast steps in the skill table, each `objective.lead` frames long."""
+
+
+class TrackSettings(Settings):
+    """What goes to MLflow."""
+
+    every: int = Field(default=10, ge=1)
+    """Training steps between two entries of the metrics."""
+    experiment: str = Field(default="hyperslab", min_length=1)
+    """MLflow experiment that the campaign's run belongs to."""
+
+
+class Campaign(Settings):
+    """All that decides the outcome of a campaign, but for the machine it runs on."""
+
+    name: str
+    """Short name: letters, digits, dot, dash and underscore."""
+    data: DataSettings
+    model: ModelSettings = ModelSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
+    train: TrainSettings = TrainSettings()
+    parallel: ParallelSettings = ParallelSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    track: TrackSettings = TrackSettings()
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
+            raise ValueError("must be letters, digits, dots, dashes and underscores, beginning with a letter or digit")
+        return value
+
+    @model_validator(mode="after")
+    def _ranks_divide_batch(self) -> Self:
+        ranks = self.parallel.ranks
+        if ranks and self.train.batch % ranks:
+            nearest = max(1, round(self.train.batch / ranks)) * ranks
+            raise ValueError(
+                f"train.batch: must be a multiple of parallel.ranks ({ranks}), got {self.train.batch}; try {nearest}"
+            )
+        return self
+
+
+def load_campaign(path: Path, assignments: list[str]) -> Campaign:
+    """The campaign that a file describes, with `key=value` assignments laid over it.
+
+    The name defaults to the file's, and paths of raw files are taken from the file's directory.
+
+    Raises
+    ------
+    UserError
+        All mistakes of the file at once.
+    """
+    content = override({"name": path.stem, **read_yaml(path)}, assignments)
+    campaign = parse(Campaign, content, str(path))
+    files = [_absolute(pattern, path.resolve().parent) for pattern in campaign.data.files]
+    return campaign.model_copy(update={"data": campaign.data.model_copy(update={"files": files})})
+
+
+def _absolute(pattern: str, folder: Path) -> str:
+    expanded = Path(pattern).expanduser()
+    if expanded.is_absolute() or (folder / expanded).exists():
+        return str(folder / expanded)
+    # The folder's own name may hold characters that a pattern would read as wildcards.
+    return os.path.join(glob.escape(str(folder)), expanded)  # noqa: PTH118
+
+
+def raw_files(campaign: Campaign) -> list[Path]:
+    """The raw files of a campaign, each once, in the order of their names.
+
+    Raises
+    ------
+    UserError
+        When a path or a pattern matches nothing.
+    """
+    found: dict[Path, None] = {}
+    for pattern in campaign.data.files:
+        # A name that is there is itself, whatever characters it holds.
+        matches = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))
+        if not matches:
+            what = "matches no file" if glob.has_magic(pattern) else "no such file"
+            raise UserError(f"data.files: {pattern}: {what}; paths are taken from the campaign file's directory")
+        found.update(dict.fromkeys(Path(match) for match in matches))
+    return list(found)
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignDir:
+    """The places inside a campaign's directory."""
+
+    path: Path
+
+    @property
+    def campaign_file(self) -> Path:
+        """The campaign as it was when it started."""
+        return self.path / "campaign.yaml"
+
+    @property
+    def site_file(self) -> Path:
+        """The site it runs on."""
+        return self.path / "site.yaml"
+
+    @property
+    def journal(self) -> Path:
+        """The append-only record."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def store(self) -> Path:
+        """The staged store."""
+        return self.path / "store"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def evaluation(self) -> Path:
+        """The skill and a forecast map."""
+        return self.path / "evaluation"
+
+    @property
+    def report(self) -> Path:
+        """Plots and the skill table."""
+        return self.path / "report"
+
+    @property
+    def logs(self) -> Path:
+        """What processes printed."""
+        return self.path / "logs"
+
+    @property
+    def jobs(self) -> Path:
+        """Scripts of batch jobs, and what starts them."""
+        return self.path / "jobs"
+
+    @property
+    def tracking(self) -> Path:
+        """Directory of the MLflow database: campaigns side by side share one, to be compared."""
+        return self.path.parent / "mlflow"
+
+    def spool(self, segment: int) -> Path:
+        """Metrics of a segment of training."""
+        return self.path / "metrics" / f"{segment:04d}.jsonl"
+
+    def log(self, step: str, segment: int | None = None) -> Path:
+        """What a step, or a segment of it, printed."""
+        return self.logs / (f"{step}.log" if segment is None else f"{step}-{segment:04d}.log")
+
+    def stop_file(self, segment: int) -> Path:
+        """While it exists, a segment of training stops at its next step."""
+        return self.jobs / f"stop-{segment:04d}"
+
+    def read(self) -> Campaign:
+        """The frozen campaign.
+
+        Raises
+        ------
+        UserError
+            When this is no campaign's directory.
+        """
+        if not self.campaign_file.exists():
+            raise UserError(f"{self.path}: is no campaign's directory (it has no campaign.yaml); check the path")
+        return parse(Campaign, read_yaml(self.campaign_file), str(self.campaign_file))
+
+    def read_site(self) -> Site:
+        """The frozen site."""
+        return parse(Site, read_yaml(self.site_file), str(self.site_file))
+
+
+def create_directory(directory: CampaignDir, campaign: Campaign, site: Site) -> None:
+    """Make a campaign's directory, with the campaign and the site frozen in it.
+
+    Raises
+    ------
+    UserError
+        When the place is taken, cannot be written, or has a name that batch scripts cannot hold.
+    """
+    path = directory.path
+    if directory.campaign_file.exists():
+        raise UserError(
+            f"{path}: already holds a campaign; go on with `hyperslab resume {path}`, or choose another --dir"
+        )
+    if not re.fullmatch(r"[\w./+=@:,-]+", str(path)):
+        raise UserError(f"{path}: batch scripts cannot hold spaces or quotes in a path; choose another --dir")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{path}: already exists and is no campaign; choose another --dir")
+    try:
+        for folder in (path, directory.logs, directory.jobs, directory.path / "metrics"):
+            folder.mkdir(parents=True, exist_ok=True)
+        _freeze(directory.site_file, site)
+        _freeze(directory.campaign_file, campaign)
+    except OSError as error:
+        raise disk_error(error, path) or error from None
+
+
+def _freeze(path: Path, settings: Settings) -> None:
+    draft = path.with_suffix(".draft")
+    with draft.open("w", encoding="utf-8") as file:
+        yaml.safe_dump(settings.model_dump(mode="json"), file, sort_keys=False)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+
+
+@contextlib.contextmanager
+def driver_lock(directory: CampaignDir) -> Iterator[None]:
+    """Be the only driver of a campaign; the lock falls when the process ends, however it ends.
+
+    Raises
+    ------
+    UserError
+        When another driver has it.
+    """
+    with _lock_file(directory).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = lock_owner(directory)
+            raise UserError(
+                f"{directory.path}: is already running as process {owner.get('pid', '?')} on "
+                f"{owner.get('host', 'another host')}; watch it with `hyperslab status {directory.path}`"
+            ) from None
+        file.seek(0)
+        file.truncate()
+        json.dump({"host": socket.gethostname(), "pid": os.getpid()}, file)
+        file.flush()
+        yield
+
+
+def is_driven(directory: CampaignDir) -> bool:
+    """Whether a driver is at work on a campaign."""
+    if not _lock_file(directory).exists():
+        return False
+    with _lock_file(directory).open("r", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def lock_owner(directory: CampaignDir) -> dict[str, Any]:
+    """Host and process of the driver that holds, or last held, the lock."""
+    try:
+        return dict(json.loads(_lock_file(directory).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _lock_file(directory: CampaignDir) -> Path:
+    return directory.path / "driver.lock"

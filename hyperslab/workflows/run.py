@@ -1,0 +1,367 @@
+"""Driving a campaign: plan > stage > pretrain > evaluate > report, as a graph of Parsl apps."""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from parsl import python_app
+
+import hyperslab
+from hyperslab.data import store
+from hyperslab.data.files import read_json
+from hyperslab.errors import UserError, disk_error
+from hyperslab.parallel import checkpoint
+from hyperslab.site_configs.schema import Site
+from hyperslab.workflows import engine, tracking
+from hyperslab.workflows.campaign import Campaign, CampaignDir, create_directory, driver_lock
+from hyperslab.workflows.journal import Journal
+from hyperslab.workflows.steps import report, stage
+from hyperslab.workflows.steps.plan import Plan, make_plan
+
+STEPS = ("plan", "stage", "pretrain", "evaluate", "report")
+MODULES = {step: f"hyperslab.workflows.steps.{step}" for step in ("pretrain", "evaluate")}
+POLL_SECONDS = 0.3
+STOP_GRACE_SECONDS = 60.0
+
+
+class CampaignFailed(RuntimeError):
+    """A step crashed more often than the site allows; what it printed is in its log."""
+
+
+class Stopped(RuntimeError):
+    """A person asked the campaign to stop; nothing is lost."""
+
+
+def start(campaign: Campaign, site: Site, plan: Plan, directory: CampaignDir) -> None:
+    """Make the directory of a new campaign and note its beginning.
+
+    Raises
+    ------
+    UserError
+        When the directory cannot be made, or the disk has no room for the store.
+    """
+    create_directory(directory, campaign, site)
+    journal = Journal(directory.journal)
+    journal.append("created", key=uuid.uuid4().hex, version=hyperslab.__version__, commit=_commit())
+    _note_plan(journal, plan)
+
+
+def drive(directory: CampaignDir, watch: Callable[[], None], plan: Plan | None = None) -> None:
+    """Do all that is left to do in a campaign; return when it is finished.
+
+    Parameters
+    ----------
+    watch
+        Called a few times a second, to show progress.
+    plan
+        The plan of a campaign that has just been started; made anew where absent.
+
+    Raises
+    ------
+    UserError
+        When a person's mistake stops it.
+    CampaignFailed
+        When a step crashes again and again.
+    Stopped
+        When it was cancelled or interrupted.
+    """
+    with driver_lock(directory), _logging_to(directory.log("driver")):
+        journal = Journal(directory.journal)
+        journal.append("driver_started", host=socket.gethostname(), pid=os.getpid())
+        try:
+            Driver(directory, plan).run(watch)
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # a full disk must not hide the error itself
+                how = "stopped" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"
+                journal.append("driver_ended", how=how, message=str(error))
+            raise
+        journal.append("driver_ended", how="finished", message="")
+
+
+class Driver:
+    """One process's work on a campaign, from wherever the last one left it."""
+
+    def __init__(self, directory: CampaignDir, plan: Plan | None = None) -> None:
+        self.directory = directory
+        self.campaign = directory.read()
+        self.site = directory.read_site()
+        self.journal = Journal(directory.journal)
+        self.jobs = engine.Jobs(directory, self.site)
+        self.stop = threading.Event()
+        self._plan = plan
+
+    def run(self, watch: Callable[[], None]) -> None:
+        """Submit the graph and see it through."""
+        on_driver = python_app(executors=[engine.DRIVER])
+        config = engine.parsl_config(
+            self.directory, self.site, staging=not store.is_finished(self.directory.store)
+        )
+        relay = tracking.Relay(self.directory, self.campaign)
+        with _stop_signals(self.stop), engine.loaded(config):
+            relay.start()
+            try:
+                planned = on_driver(self.plan)(None)
+                staged = on_driver(self.stage)(planned)
+                trained = on_driver(self.pretrain)(staged)
+                evaluated = on_driver(self.evaluate)(trained)
+                self._wait(on_driver(self.report)(evaluated), watch)
+            finally:
+                relay.close()
+                watch()
+
+    def _wait(self, last: Future[None], watch: Callable[[], None]) -> None:
+        asked = self.journal.last("cancel_requested")
+        while not last.done():
+            watch()
+            if self.journal.last("cancel_requested") != asked:
+                self.stop.set()
+            time.sleep(POLL_SECONDS)
+        error = last.exception()
+        if error is not None:
+            # The last app fails because an earlier one did: that one's error is what happened.
+            raise error.__cause__ or error
+
+    def plan(self, _: object) -> store.Recipe:
+        """Work out the store, from the raw files or from the recipe that an earlier driver wrote."""
+        if self._plan is not None:
+            return self._plan.recipe
+        path = self.directory.store
+        recipe = store.read_recipe(path) if store.has_recipe(path) else None
+        with self._step("plan"):
+            plan = make_plan(self.campaign, self.site, recipe)
+            _note_plan(self.journal, plan)
+        return plan.recipe
+
+    def stage(self, recipe: store.Recipe) -> None:
+        """Stage the raw files into a verified store."""
+        path = self.directory.store
+        if store.is_finished(path):
+            return
+        with self._step("stage"):
+            _check_room(path.parent, recipe)
+            staged = stage.submit(path, recipe, self.site.staging_threads)
+            while not staged.done():
+                if self.stop.wait(POLL_SECONDS):
+                    raise Stopped("staging was stopped; finished parts are kept")
+            error = staged.exception()
+            if error is not None:
+                raise error.__cause__ if isinstance(error.__cause__, UserError) else error
+
+    def pretrain(self, _: object) -> None:
+        """Train segment after segment, each from the latest checkpoint, up to the last step."""
+        total = self.campaign.train.steps
+        if self._steps_done() >= total:
+            return
+        with self._step("pretrain"):
+            failures = 0
+            while (before := self._steps_done()) < total:
+                failures = self._run_job("pretrain", failures)
+                if self._steps_done() > before:
+                    failures = 0
+                if failures > self.site.retries:
+                    self._give_up("pretrain")
+
+    def evaluate(self, _: object) -> None:
+        """Score the trained model on the held-out period."""
+        if self._is_evaluated():
+            return
+        with self._step("evaluate"):
+            failures = 0
+            while not self._is_evaluated():
+                failures = self._run_job("evaluate", failures)
+                if failures > self.site.retries:
+                    self._give_up("evaluate")
+
+    def report(self, _: object) -> None:
+        """Draw the plots and complete the MLflow run."""
+        if self.journal.last("reported") is None:
+            with self._step("report"):
+                report.write_report(self.directory)
+                self.journal.append("reported")
+        tracking.relay(self.directory, self.campaign)
+
+    @contextlib.contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        self.journal.append("step_started", step=name)
+        try:
+            yield
+        except OSError as error:
+            raise disk_error(error, self.directory.path) or error from None
+        self.journal.append("step_finished", step=name)
+
+    def _steps_done(self) -> int:
+        path = checkpoint.latest(self.directory.checkpoints)
+        return 0 if path is None else checkpoint.read_progress(path).step
+
+    def _is_evaluated(self) -> bool:
+        path = self.directory.evaluation / "skill.json"
+        return path.exists() and read_json(path)["step"] == self._steps_done()
+
+    def _run_job(self, step: str, failures: int) -> int:
+        """Run one job of a step to its end, or see one through that is still running; failures so far."""
+        number, job = self._running_job(step) or self._submit(step)
+        while self.jobs.is_running(job):
+            if self.stop.wait(POLL_SECONDS):
+                self.end_job(step, number, job)
+                raise Stopped(f"{step} was stopped at step {self._steps_done()}")
+        code = self.jobs.exit_code(job)
+        self.journal.append("job_ended", step=step, number=number, exit_code=code)
+        if code == 2:
+            raise UserError(self._last_words(step, number))
+        return failures + 1 if code != 0 else 0
+
+    def _submit(self, step: str) -> tuple[int, engine.Job]:
+        number = sum(event["event"] == "job_submitted" and event["step"] == step for event in self.journal.read()) + 1
+        self.directory.stop_file(number).unlink(missing_ok=True)
+        job = self.jobs.submit(f"{step}-{number:04d}", script_of(self.directory, self.site, step, number))
+        self.journal.append("job_submitted", step=step, number=number, job=asdict(job))
+        return number, job
+
+    def _running_job(self, step: str) -> tuple[int, engine.Job] | None:
+        """The job that an earlier driver left running, with its number."""
+        submitted = None
+        for event in self.journal.read():
+            if event.get("step") == step and event["event"] == "job_submitted":
+                submitted = event
+            elif event.get("step") == step and event["event"] == "job_ended":
+                submitted = None
+        if submitted is None:
+            return None
+        job = engine.Job(**submitted["job"])
+        self.jobs.adopt(job)
+        return submitted["number"], job
+
+    def end_job(self, step: str, number: int, job: engine.Job) -> None:
+        """Let a job end at its next checkpoint, or end it when it does not."""
+        self.directory.stop_file(number).touch()
+        deadline = time.monotonic() + STOP_GRACE_SECONDS
+        while self.jobs.is_running(job):
+            if time.monotonic() > deadline:
+                self.jobs.cancel(job)
+            time.sleep(POLL_SECONDS)
+        self.journal.append("job_ended", step=step, number=number, exit_code=self.jobs.exit_code(job))
+
+    def end_jobs(self) -> None:
+        """Let every job end that an earlier driver left running."""
+        for step in MODULES:
+            if running := self._running_job(step):
+                self.end_job(step, *running)
+
+    def _give_up(self, step: str) -> None:
+        raise CampaignFailed(
+            f"{step} crashed {self.site.retries + 1} times in a row without a checkpoint in between; "
+            f"read `hyperslab logs {self.directory.path} --step {step}`, then go on with "
+            f"`hyperslab resume {self.directory.path}`"
+        )
+
+    def _last_words(self, step: str, number: int) -> str:
+        lines = self.directory.log(step, number).read_text(encoding="utf-8", errors="replace").splitlines()
+        said = [line.removeprefix("hyperslab: ") for line in lines if line.startswith("hyperslab: ")]
+        return said[-1] if said else f"{step} refused its work; read `hyperslab logs {self.directory.path}`"
+
+
+def script_of(directory: CampaignDir, site: Site, step: str, number: int) -> str:
+    """The batch script of a job of a step."""
+    arguments = ["--segment", str(number)] if step == "pretrain" else []
+    return engine.job_script(directory, site, MODULES[step], arguments, directory.log(step, number))
+
+
+def cancel(directory: CampaignDir) -> None:
+    """Stop a campaign at its next checkpoint: ask its driver, or end its jobs where no driver is left."""
+    directory.read()
+    journal = Journal(directory.journal)
+    journal.append("cancel_requested")
+    try:
+        with driver_lock(directory):
+            Driver(directory).end_jobs()
+    except UserError:
+        deadline = time.monotonic() + STOP_GRACE_SECONDS + 30
+        while time.monotonic() < deadline:
+            ended = journal.last("driver_ended")
+            asked = journal.last("cancel_requested")
+            if ended and asked and ended["time"] >= asked["time"]:
+                return
+            time.sleep(POLL_SECONDS)
+        raise UserError(
+            f"{directory.path}: its driver did not answer; it may run on another host, or hang: "
+            "look at `hyperslab status`"
+        ) from None
+
+
+def _note_plan(journal: Journal, plan: Plan) -> None:
+    journal.append(
+        "planned",
+        parts=plan.recipe.num_parts,
+        bytes=plan.recipe.total_bytes,
+        windows=plan.num_windows,
+        layout=plan.layout.to_json(),
+    )
+
+
+def _check_room(path: Path, recipe: store.Recipe) -> None:
+    state = os.statvfs(path)
+    free = state.f_bavail * state.f_frsize
+    if free < recipe.total_bytes:
+        raise UserError(
+            f"{path}: {free:,} bytes are free, the store may need {recipe.total_bytes:,}; "
+            "free some room, or choose another --dir"
+        )
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """Keep what libraries log, tracebacks too, in a file; only Hyperslab's own warnings reach the terminal."""
+    root = logging.getLogger()
+    screen, handler = list(root.handlers), logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    own = logging.Filter("hyperslab")
+    root.addHandler(handler)
+    for other in screen:
+        other.addFilter(own)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+        for other in screen:
+            other.removeFilter(own)
+
+
+def _commit() -> str:
+    """The commit of a development checkout, or nothing."""
+    folder = Path(hyperslab.__file__).parent.parent
+    if not (folder / ".git").exists():
+        return ""
+    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+@contextlib.contextmanager
+def _stop_signals(stop: threading.Event) -> Iterator[None]:
+    """Let an interrupt, or a polite kill, stop the campaign at its next checkpoint; a second one ends it at once."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,103 @@
+"""One segment of training: what a batch job runs, and every rank in it."""
+
+import argparse
+import fcntl
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from hyperslab.data.loader import Sampling
+from hyperslab.data.sources.era5 import is_global
+from hyperslab.data.store import Store, open_store
+from hyperslab.model.transformer import Frame, SpaceTimeTransformer
+from hyperslab.parallel.apply import apply, make_mesh
+from hyperslab.parallel.launch import StopRequest, run_rank, start_ranks, under_torchrun
+from hyperslab.parallel.layout import make_layout
+from hyperslab.parallel.trainer import Metrics, Run, train
+from hyperslab.workflows.campaign import Campaign, CampaignDir
+from hyperslab.workflows.journal import Journal, Spool
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train one segment of a campaign.
+
+    Under torchrun this process is one rank; by itself it starts the ranks of its node. Exit code 0 means that the
+    segment ended at a checkpoint, 2 that a person made a mistake, anything else that it crashed.
+    """
+    parser = argparse.ArgumentParser(prog="python -m hyperslab.workflows.steps.pretrain", description=main.__doc__)
+    parser.add_argument("directory", type=Path, help="directory of the campaign")
+    parser.add_argument("--segment", type=int, default=1, help="number of this segment, for its log and metrics")
+    chosen = parser.parse_args(arguments)
+    directory = CampaignDir(chosen.directory.resolve())
+    body = partial(train_rank, directory, chosen.segment)
+    if under_torchrun():
+        return run_rank(body, "env://")
+    site, campaign = directory.read_site(), directory.read()
+    torch.set_num_threads(site.threads_per_rank)
+    layout = make_layout(campaign.parallel, site.num_ranks, campaign.train.batch)
+    with (directory.path / "train.lock").open("w") as lock:
+        # A segment whose driver was killed before it noted the job may still be training: wait for its end.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return start_ranks(body, layout.num_ranks)
+
+
+def train_rank(directory: CampaignDir, segment: int) -> int:
+    """Train as the rank that this process is; the exit code."""
+    site, campaign = directory.read_site(), directory.read()
+    torch.set_num_threads(site.threads_per_rank)
+    layout = make_layout(campaign.parallel, dist.get_world_size(), campaign.train.batch)
+    device = torch.device(site.device, int(os.environ["LOCAL_RANK"]) if site.device == "cuda" else None)
+    store = open_store(directory.store)
+    journal = Journal(directory.spool(segment))
+    leader = dist.get_rank() == 0
+    if leader:
+        journal.append("started", ranks=layout.num_ranks, layout=layout.to_json(), pid=os.getpid())
+    model = build_model(campaign, store).to(device)
+    run = Run(
+        model=apply(model, make_mesh(layout, site.device), site.precision),
+        store=store,
+        sampling=sampling(campaign),
+        layout=layout,
+        train=campaign.train,
+        checkpoints=campaign.checkpoint,
+        checkpoint_dir=directory.checkpoints,
+        log_every=campaign.track.every,
+        device=device,
+    )
+    metrics: Metrics = Spool(journal) if leader else _Silent()
+    step = train(run, metrics, StopRequest(directory.stop_file(segment)))
+    if leader:
+        journal.append("ended", step=step, finished=step == campaign.train.steps)
+    return 0
+
+
+def build_model(campaign: Campaign, store: Store) -> SpaceTimeTransformer:
+    """The campaign's untrained model, the same on every rank."""
+    frame = Frame(
+        channels=len(store.channels),
+        latitude=tuple(store.latitude.tolist()),
+        longitude=tuple(store.longitude.tolist()),
+        periodic=is_global(store.longitude),
+    )
+    torch.manual_seed(campaign.train.seed)
+    return SpaceTimeTransformer(campaign.model, frame)
+
+
+def sampling(campaign: Campaign, rollout: int = 1) -> Sampling:
+    """Which frames make a sample of the campaign."""
+    return Sampling(history=campaign.model.history, lead=campaign.objective.lead, rollout=rollout)
+
+
+class _Silent:
+    """Metrics of the ranks that keep none."""
+
+    def log(self, step: int, values: object) -> None:
+        """Keep nothing."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
