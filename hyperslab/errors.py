@@ -14,7 +14,9 @@ class UserError(ValueError):
     """
 
 
-def disk_error(error: OSError, path: str | os.PathLike[str], need_bytes: int | None = None) -> UserError | None:
+def disk_error(
+    error: OSError, path: str | os.PathLike[str], need_bytes: int | None = None
+) -> UserError | None:
     """The mistake behind an operating-system error met while writing, or None where it is not a person's.
 
     Parameters

@@ -41,7 +41,7 @@ def climatology(store: Store, time: Ints, *, monthly: bool) -> npt.NDArray[np.fl
 
 def _same_season(time: Ints, training: Ints, *, monthly: bool) -> npt.NDArray[np.bool_]:
     if monthly:
-        return _month(time)[:, None] == _month(training)[None]
+        return np.equal.outer(_month(time), _month(training))
     days = (time[:, None] - training[None]) / DAY_SECONDS
     apart = np.abs((days + YEAR_DAYS / 2) % YEAR_DAYS - YEAR_DAYS / 2)
     same_clock = (time % DAY_SECONDS)[:, None] == (training % DAY_SECONDS)[None]
@@ -49,4 +49,4 @@ def _same_season(time: Ints, training: Ints, *, monthly: bool) -> npt.NDArray[np
 
 
 def _month(time: Ints) -> Ints:
-    return time.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12
+    return np.asarray(time.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12)

@@ -46,3 +46,8 @@ def file_digest(path: Path) -> str:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def digest_of(content: Any) -> str:
+    """SHA-256 of content that JSON can hold, in hexadecimal."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

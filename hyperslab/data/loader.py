@@ -1,7 +1,7 @@
 """Batches for one rank: windows of frames from a store, normalised."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -90,7 +90,7 @@ class Loader:
         self._mean = store.mean.astype(np.float32)[:, None, None]
         self._std = store.std.astype(np.float32)[:, None, None]
 
-    def training(self, seed: int, start_step: int, stop_step: int, batch: int, slots: range) -> Iterator[Batch]:
+    def training(self, seed: int, start_step: int, stop_step: int, batch: int, slots: range) -> Generator[Batch, None, None]:
         """The batches of one rank from `start_step` up to `stop_step`.
 
         Parameters
@@ -105,7 +105,7 @@ class Loader:
             [sample_at(seed, step * batch + slot, total) for slot in slots] for step in range(start_step, stop_step)
         )
 
-    def in_order(self, numbers: Sequence[int], batch: int) -> Iterator[Batch]:
+    def in_order(self, numbers: Sequence[int], batch: int) -> Generator[Batch, None, None]:
         """The windows of these numbers, `batch` at a time."""
         return self._ahead(list(numbers[i : i + batch]) for i in range(0, len(numbers), batch))
 
@@ -131,7 +131,7 @@ class Loader:
         blocks = [np.asarray(self.store.values[int(run[0]) : int(run[-1]) + 1]) for run in runs]
         return np.concatenate(blocks)
 
-    def _ahead(self, requests: Iterator[list[int]]) -> Iterator[Batch]:
+    def _ahead(self, requests: Iterator[list[int]]) -> Generator[Batch, None, None]:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
             pending: deque[Future[Batch]] = deque()
             try:

@@ -9,12 +9,10 @@ A store is a Zarr v3 group that `xarray.open_zarr` opens:
   `.hyperslab/manifest.json` (a digest for each file). Without its manifest a store is unfinished and refused.
 """
 
-import hashlib
-import json
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,70 +21,15 @@ import numpy.typing as npt
 import zarr
 from zarr.codecs import BloscCodec
 
-from hyperslab.data.config import DataSettings
-from hyperslab.data.files import file_digest, read_json, sync, write_json
-from hyperslab.data.frames import SPLITS, Bools, Ints, find_segments, split_bounds
-from hyperslab.data.sources import Index, source_of
+from hyperslab.data.files import digest_of, file_digest, read_json, sync, write_json
+from hyperslab.data.frames import SPLITS, Bools, Ints, find_segments
+from hyperslab.data.recipe import Recipe
+from hyperslab.data.sources import source_of
 from hyperslab.data.statistics import Moments
 from hyperslab.errors import UserError, disk_error
 
 DIMENSIONS = ("frame", "channel", "latitude", "longitude")
 FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """Everything that decides what a store holds: equal recipes over equal raw files give equal stores."""
-
-    index: Index
-    shard_frames: int
-    """Frames in a shard; also the frames of a part."""
-    splits: dict[str, tuple[int, int]]
-    """Frame range `[start, stop)` of each split."""
-
-    @property
-    def num_parts(self) -> int:
-        """Parts to stage; each is one whole shard."""
-        return -(-len(self.index.time) // self.shard_frames)
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all values before compression."""
-        return self.index.frame_bytes * len(self.index.time)
-
-    def part_frames(self, part: int) -> tuple[int, int]:
-        """Frame range `[start, stop)` of a part."""
-        start = part * self.shard_frames
-        return start, min(start + self.shard_frames, len(self.index.time))
-
-    def to_json(self) -> dict[str, Any]:
-        """A form that JSON holds."""
-        return {**asdict(self), "format": FORMAT}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Recipe":
-        """The inverse of `to_json`."""
-        return cls(
-            index=Index.from_json(content["index"]),
-            shard_frames=content["shard_frames"],
-            splits={name: (bounds[0], bounds[1]) for name, bounds in content["splits"].items()},
-        )
-
-
-def make_recipe(index: Index, settings: DataSettings) -> Recipe:
-    """The store that an index and a campaign's data settings ask for.
-
-    Raises
-    ------
-    UserError
-        When the splits cannot be cut as asked.
-    """
-    shard_bytes = settings.shard_mebibytes * 2**20
-    return Recipe(
-        index=index,
-        shard_frames=max(1, min(len(index.time), int(shard_bytes // index.frame_bytes))),
-        splits=split_bounds(index.times, settings.validation, settings.test),
-    )
 
 
 def create(path: Path, recipe: Recipe) -> None:
@@ -109,7 +52,7 @@ def create(path: Path, recipe: Recipe) -> None:
 
 
 def _check_same(recipe_path: Path, recipe: Recipe) -> None:
-    old, new = _digest(read_json(recipe_path)), _digest(recipe.to_json())
+    old, new = digest_of(read_json(recipe_path)), digest_of(recipe.to_json())
     if old != new:
         raise UserError(
             f"{recipe_path.parent.parent}: holds a store of another recipe ({old[:12]}, the campaign asks for "
@@ -164,13 +107,13 @@ def write_part(path: Path, part: int, threads: int = 1) -> int:
         array[start:stop] = values
         sync(shard)
         sync(shard.parent)
-        record = {
+        record: dict[str, Any] = {
             "part": part,
             "bytes": shard.stat().st_size,
             "digest": file_digest(shard),
             "missing": int(finite.size - finite.sum()),
             # A frame counts as valid when no channel of it is missing altogether.
-            "valid": finite.any(axis=(2, 3)).all(axis=1).tolist(),
+            "valid": np.all(finite.any(axis=(2, 3)), axis=1).tolist(),
             "training_moments": Moments.of(training).to_json(),
         }
         write_json(record_path, record)
@@ -215,9 +158,9 @@ def finalise(path: Path) -> str:
         _check_shards(path, records, files)
         manifest = {
             "format": FORMAT,
-            "digest": _digest(files),
+            "digest": digest_of(files),
             "files": files,
-            "recipe_digest": _digest(recipe.to_json()),
+            "recipe_digest": digest_of(recipe.to_json()),
             "missing": sum(record["missing"] for record in records),
         }
         write_json(_manifest_path(path), manifest)
@@ -368,7 +311,7 @@ def verify(path: Path, threads: int = 4) -> Iterator[str]:
     """
     manifest = _read_manifest(path)
     files: dict[str, str] = manifest["files"]
-    if _digest(files) != manifest["digest"]:
+    if digest_of(files) != manifest["digest"]:
         yield ".hyperslab/manifest.json: its own digest does not fit its content"
 
     def check(item: tuple[str, str]) -> str | None:
@@ -420,5 +363,3 @@ def _name(path: Path, file: Path) -> str:
     return file.relative_to(path).as_posix()
 
 
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -19,7 +19,8 @@ class SwiGLU(nn.Module):
     def forward(self, tokens_BND: torch.Tensor) -> torch.Tensor:
         """Each token transformed by itself; shape unchanged."""
         gate, value = self.gate_and_value(tokens_BND).chunk(2, dim=-1)
-        return self.output(F.silu(gate) * value)
+        output: torch.Tensor = self.output(F.silu(gate) * value)
+        return output
 
 
 class Block(nn.Module):
@@ -35,4 +36,5 @@ class Block(nn.Module):
     def forward(self, tokens_BND: torch.Tensor) -> torch.Tensor:
         """Tokens of the same shape."""
         tokens_BND = tokens_BND + self.attention(self.attention_norm(tokens_BND))
-        return tokens_BND + self.feed_forward(self.feed_forward_norm(tokens_BND))
+        tokens_BND = tokens_BND + self.feed_forward(self.feed_forward_norm(tokens_BND))
+        return tokens_BND

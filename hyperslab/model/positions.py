@@ -36,4 +36,4 @@ def sphere_features(grid: PatchGrid, latitude: torch.Tensor, longitude: torch.Te
 
 
 def _centres(coordinates: torch.Tensor, patch: int) -> torch.Tensor:
-    return torch.stack([piece.mean() for piece in coordinates.split(patch)])
+    return torch.stack([piece.mean() for piece in torch.split(coordinates, patch)])

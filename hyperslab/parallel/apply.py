@@ -1,5 +1,6 @@
 """A single-device model on many ranks, in one readable place."""
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -23,19 +24,12 @@ def apply(model: SpaceTimeTransformer, mesh: DeviceMesh, precision: Precision) -
 
     Parameters are summed in float32 whatever `precision` the products have.
     """
-    half = precision == "bf16"
-    inner = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if half else None
-    # Only the root may cast its output back: an inner float32 output meets bf16 norm weights in the next layer.
-    outer = (
-        MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
-        )
-        if half
-        else None
-    )
+    products = torch.bfloat16 if precision == "bf16" else None
+    policy = MixedPrecisionPolicy(param_dtype=products, reduce_dtype=torch.float32)
     # A mesh of one axis shards, a mesh of two replicates over the first and shards over the second.
     axes = mesh if mesh["replicate"].size() > 1 else mesh["shard"]
     for block in model.blocks:
-        fully_shard(block, mesh=axes, **({"mp_policy": inner} if inner else {}))
-    fully_shard(model, mesh=axes, **({"mp_policy": outer} if outer else {}))
+        fully_shard(block, mesh=axes, mp_policy=policy)
+    # Only the root may cast its output back: an inner float32 output would meet bf16 weights in the next layer.
+    fully_shard(model, mesh=axes, mp_policy=replace(policy, output_dtype=torch.float32))
     return model

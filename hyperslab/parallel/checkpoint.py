@@ -1,7 +1,5 @@
 """Checkpoints that are complete or absent: written aside, then renamed into place."""
 
-import hashlib
-import json
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -11,11 +9,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from hyperslab.data.files import file_digest, read_json, sync, write_json
+from hyperslab.data.files import digest_of, file_digest, read_json, sync, write_json
 from hyperslab.errors import UserError, disk_error
 
 PREFIX = "step-"
@@ -53,10 +53,10 @@ def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, pr
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=draft)
+            dcp_save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=draft)
         if leader:
             _complete(draft, final, progress)
-    except dcp.api.CheckpointException as error:
+    except CheckpointException as error:
         cause = next(iter(error.failures.values()))[0]
         raise (isinstance(cause, OSError) and disk_error(cause, directory)) or error from None
     except OSError as error:
@@ -78,7 +78,7 @@ def _complete(draft: Path, final: Path, progress: Progress) -> None:
     for file in files:
         sync(file)
     digests = {file.relative_to(draft).as_posix(): file_digest(file) for file in files}
-    digest = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+    digest = digest_of(digests)
     write_json(draft / MANIFEST, {**asdict(progress), "files": digests, "digest": digest})
     if final.exists():
         shutil.rmtree(final)
@@ -106,7 +106,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) 
         state["optimizer"] = optimizer_state
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        dcp.load(state, checkpoint_id=path)
+        dcp_load(state, checkpoint_id=path)
     set_state_dict(
         model, optimizers, model_state_dict=state["model"], optim_state_dict=state.get("optimizer", {})
     )

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -50,20 +50,20 @@ def start_ranks(body: Callable[[], int], num_ranks: int) -> int:
         return _watch(ranks)
 
 
-def _pass_on(ranks: list[BaseProcess], received: int) -> None:
+def _pass_on(ranks: Sequence[BaseProcess], received: int) -> None:
     for process in ranks:
         if process.pid and process.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, received)
 
 
-def _watch(ranks: list[BaseProcess]) -> int:
+def _watch(ranks: Sequence[BaseProcess]) -> int:
     """Exit code of the ranks: that of the first to fail, or the common one."""
-    running = {process.sentinel: process for process in ranks}
+    running: dict[object, BaseProcess] = {process.sentinel: process for process in ranks}
     codes: list[int] = []
     while running:
-        for ready in multiprocessing.connection.wait(list(running)):
-            process = running.pop(ready)  # type: ignore[call-overload]
+        for ready in multiprocessing.connection.wait([process.sentinel for process in running.values()]):
+            process = running.pop(ready)
             process.join()
             code = process.exitcode or 0
             if code < 0:

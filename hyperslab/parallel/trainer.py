@@ -173,7 +173,7 @@ def _step(
         group["lr"] = rate
     loss = _loss(run, batch, weights)
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    torch.autograd.backward(loss)
     norm = nn.utils.clip_grad_norm_(run.model.parameters(), run.train.clip_norm)
     optimizer.step()
     return float(loss.detach()), float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)

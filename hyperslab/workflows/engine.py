@@ -131,7 +131,8 @@ class Jobs:
 
     def exit_code(self, job: Job) -> int | None:
         """Exit code of a job that has ended; None where it was killed."""
-        return self._provider.status([job.id])[0].exit_code
+        code: int | None = self._provider.status([job.id])[0].exit_code
+        return code
 
     def cancel(self, job: Job) -> None:
         """End a job at once."""

@@ -19,6 +19,7 @@ from parsl import python_app
 
 import hyperslab
 from hyperslab.data import store
+from hyperslab.data.recipe import Recipe
 from hyperslab.data.files import read_json
 from hyperslab.errors import UserError, disk_error
 from hyperslab.parallel import checkpoint
@@ -132,7 +133,7 @@ class Driver:
             # The last app fails because an earlier one did: that one's error is what happened.
             raise error.__cause__ or error
 
-    def plan(self, _: object) -> store.Recipe:
+    def plan(self, _: object) -> Recipe:
         """Work out the store, from the raw files or from the recipe that an earlier driver wrote."""
         if self._plan is not None:
             return self._plan.recipe
@@ -143,7 +144,7 @@ class Driver:
             _note_plan(self.journal, plan)
         return plan.recipe
 
-    def stage(self, recipe: store.Recipe) -> None:
+    def stage(self, recipe: Recipe) -> None:
         """Stage the raw files into a verified store."""
         path = self.directory.store
         if store.is_finished(path):
@@ -309,7 +310,7 @@ def _note_plan(journal: Journal, plan: Plan) -> None:
     )
 
 
-def _check_room(path: Path, recipe: store.Recipe) -> None:
+def _check_room(path: Path, recipe: Recipe) -> None:
     state = os.statvfs(path)
     free = state.f_bavail * state.f_frsize
     if free < recipe.total_bytes:

@@ -1,8 +1,6 @@
 """What a scan finds out about raw files; kept in the store as the recipe that staging follows."""
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -47,7 +45,8 @@ class Index:
     longitude: tuple[float, ...]
     """Degrees east, ascending."""
     files: tuple[RawFile, ...]
-    oddities: tuple[str, ...] = field(default=())
+    oddities: tuple[str, ...]
+    """One line for each thing a person should know."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -64,10 +63,6 @@ class Index:
         """The time axis as an array."""
         return np.asarray(self.time, np.int64)
 
-    def digest(self) -> str:
-        """Fingerprint of the raw files and of what is taken from them."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
-
     def to_json(self) -> dict[str, Any]:
         """A form that JSON holds."""
         return asdict(self)
@@ -75,15 +70,18 @@ class Index:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Index":
         """The inverse of `to_json`."""
-        plain = {f.name: content[f.name] for f in fields(cls) if f.name not in ("channels", "files")}
         files = [
             RawFile(**{**item, "variables": tuple(item["variables"]), "runs": tuple(map(tuple, item["runs"]))})
             for item in content["files"]
         ]
         return cls(
+            source=content["source"],
+            time=tuple(content["time"]),
             channels=tuple(Channel(**item) for item in content["channels"]),
+            latitude=tuple(content["latitude"]),
+            longitude=tuple(content["longitude"]),
             files=tuple(files),
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()},
+            oddities=tuple(content["oddities"]),
         )
 
 

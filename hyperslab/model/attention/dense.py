@@ -22,4 +22,5 @@ class DenseAttention(nn.Module):
         qkv = self.query_key_value(tokens_BND).view(b, n, 3, self.heads, d // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         mixed_BAND = F.scaled_dot_product_attention(self.query_norm(query), self.key_norm(key), value)
-        return self.output(mixed_BAND.transpose(1, 2).reshape(b, n, d))
+        output: torch.Tensor = self.output(mixed_BAND.transpose(1, 2).reshape(b, n, d))
+        return output

@@ -86,7 +86,7 @@ def forecast(store: Store, model: torch.nn.Module, batch: Batch) -> Fields:
     mean = torch.from_numpy(store.mean).float()[:, None, None]
     std = torch.from_numpy(store.std).float()[:, None, None]
     with torch.no_grad():
-        samples = zip(batch.inputs.split(1), batch.calendar.split(1), strict=True)
+        samples = zip(torch.split(batch.inputs, 1), torch.split(batch.calendar, 1), strict=True)
         rolled = torch.cat([roll_out(model, inputs, calendar) for inputs, calendar in samples])
     times, where = np.unique(batch.target_time, return_inverse=True)
     normal = climatology(store, times, monthly=find_segments(store.time).monthly)

@@ -7,8 +7,8 @@ import numpy as np
 
 from hyperslab.data.frames import find_segments, find_windows, moment
 from hyperslab.data.sources import source_of
-from hyperslab.data.sources.era5 import is_global
-from hyperslab.data.store import Recipe, make_recipe
+from hyperslab.data.grid import is_global
+from hyperslab.data.recipe import Recipe, make_recipe
 from hyperslab.errors import UserError
 from hyperslab.parallel.layout import Layout, make_layout
 from hyperslab.site_configs.schema import Site

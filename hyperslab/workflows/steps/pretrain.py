@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hyperslab.data.loader import Sampling
-from hyperslab.data.sources.era5 import is_global
+from hyperslab.data.grid import is_global
 from hyperslab.data.store import Store, open_store
 from hyperslab.model.transformer import Frame, SpaceTimeTransformer
 from hyperslab.parallel.apply import apply, make_mesh
@@ -50,7 +50,7 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
     site, campaign = directory.read_site(), directory.read()
     torch.set_num_threads(site.threads_per_rank)
     layout = make_layout(campaign.parallel, dist.get_world_size(), campaign.train.batch)
-    device = torch.device(site.device, int(os.environ["LOCAL_RANK"]) if site.device == "cuda" else None)
+    device = torch.device(site.device, int(os.environ["LOCAL_RANK"]) if site.device == "cuda" else 0)
     store = open_store(directory.store)
     journal = Journal(directory.spool(segment))
     leader = dist.get_rank() == 0

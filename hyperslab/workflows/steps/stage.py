@@ -7,6 +7,7 @@ from pathlib import Path
 from parsl import python_app
 
 from hyperslab.data import store
+from hyperslab.data.recipe import Recipe
 from hyperslab.workflows.engine import WORKERS
 
 
@@ -22,7 +23,7 @@ def finalise(path: Path, inputs: Sequence[Future[int]]) -> str:  # noqa: ARG001
     return store.finalise(path)
 
 
-def submit(path: Path, recipe: store.Recipe, threads: int) -> "Future[str]":
+def submit(path: Path, recipe: Recipe, threads: int) -> "Future[str]":
     """Submit all of staging; the result is the store's digest."""
     store.create(path, recipe)
     parts = [write_part(path, part, threads) for part in range(recipe.num_parts)]
