@@ -1,7 +1,6 @@
 """Starting the ranks of a node, and the process group that joins them."""
 
 import contextlib
-import ctypes
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -18,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from hyperslab.errors import exit_code
+from hyperslab.processes import die_with_parent
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 GROUP_TIMEOUT = timedelta(minutes=10)
-_PR_SET_PDEATHSIG = 1
 
 
 def under_torchrun() -> bool:
@@ -76,9 +75,7 @@ def _watch(ranks: Sequence[BaseProcess]) -> int:
 
 
 def _forked(body: Callable[[], int], rank: int, num_ranks: int, rendezvous: Path, parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before the line above took effect
-        os._exit(1)
+    die_with_parent(parent)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(num_ranks), LOCAL_RANK=str(rank))
     sys.exit(run_rank(body, f"file://{rendezvous}"))
 

@@ -2,8 +2,8 @@
 
 import contextlib
 import logging
+import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def parsl_config(directory: CampaignDir, site: Site, *, staging: bool) -> Config
 
 def _workers(site: Site) -> HighThroughputExecutor:
     # A killed driver would orphan the interchange, and with it the workers, for good.
-    die_with_driver = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+    die_with_driver = [sys.executable, "-m", "hyperslab.processes", str(os.getpid())]
     return HighThroughputExecutor(
         label=WORKERS,
         address="127.0.0.1",
