@@ -14,6 +14,14 @@ class UserError(ValueError):
     """
 
 
+class CampaignFailed(RuntimeError):
+    """A step crashed more often than the site allows; what it printed is in its log."""
+
+
+class Stopped(RuntimeError):
+    """A person asked the campaign to stop; nothing is lost."""
+
+
 def disk_error(
     error: OSError, path: str | os.PathLike[str], need_bytes: int | None = None
 ) -> UserError | None:
@@ -33,7 +41,14 @@ def disk_error(
         return UserError(
             f"{path}: no space left on the disk{need}; free some room, then go on with `hyperslab resume`"
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in (
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+    ):
         return UserError(f"{path}: cannot be written: {error.strerror}; choose a directory you may write to")
     return None
 

@@ -16,22 +16,9 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from hyperslab.data.files import digest_of, file_digest, read_json, sync, write_json
+from hyperslab.parallel.catalog import MANIFEST, PREFIX, Progress, finished
 from hyperslab.errors import UserError, disk_error
 
-PREFIX = "step-"
-MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """Where a run stands, kept in the checkpoint's manifest."""
-
-    step: int
-    """Optimizer steps done."""
-    store_digest: str
-    """Digest of the store trained on; a resume on another one is refused."""
-    order_digest: str
-    """Fingerprint of the samples drawn so far and to come."""
 
 
 def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, keep: int) -> None:
@@ -62,7 +49,7 @@ def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, pr
     except OSError as error:
         raise disk_error(error, directory) or error from None
     if leader:
-        for old in list(_finished(directory))[:-keep]:
+        for old in list(finished(directory))[:-keep]:
             shutil.rmtree(old)
 
 
@@ -105,27 +92,9 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) 
     if optimizer is not None:
         state["optimizer"] = optimizer_state
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
+        # Loading without a process group is meant where one process evaluates.
+        warnings.simplefilter("ignore")
         dcp_load(state, checkpoint_id=path)
     set_state_dict(
         model, optimizers, model_state_dict=state["model"], optim_state_dict=state.get("optimizer", {})
     )
-
-
-def latest(directory: Path) -> Path | None:
-    """The latest complete checkpoint of a run, or None."""
-    found = list(_finished(directory))
-    return found[-1] if found else None
-
-
-def read_progress(path: Path) -> Progress:
-    """Where the run stood when a checkpoint was written."""
-    manifest = read_json(path / MANIFEST)
-    return Progress(
-        step=manifest["step"], store_digest=manifest["store_digest"], order_digest=manifest["order_digest"]
-    )
-
-
-def _finished(directory: Path) -> Iterator[Path]:
-    """Complete checkpoints, oldest first."""
-    yield from sorted(path for path in directory.glob(f"{PREFIX}*") if (path / MANIFEST).exists())

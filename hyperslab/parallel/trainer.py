@@ -17,7 +17,7 @@ from hyperslab.data.order import order_digest
 from hyperslab.data.store import Store
 from hyperslab.errors import UserError
 from hyperslab.model.objectives import area_weights, weighted_square_error
-from hyperslab.parallel import checkpoint
+from hyperslab.parallel import catalog, checkpoint
 from hyperslab.parallel.config import CheckpointSettings, TrainSettings
 from hyperslab.parallel.layout import Layout
 
@@ -189,7 +189,7 @@ def _digest(run: Run, loader: Loader, step: int) -> str:
 
 
 def _save(run: Run, optimizer: torch.optim.Optimizer, loader: Loader, step: int) -> None:
-    progress = checkpoint.Progress(
+    progress = catalog.Progress(
         step=step, store_digest=run.store.digest, order_digest=_digest(run, loader, step)
     )
     checkpoint.save(run.checkpoint_dir, run.model, optimizer, progress, run.checkpoints.keep)
@@ -197,10 +197,10 @@ def _save(run: Run, optimizer: torch.optim.Optimizer, loader: Loader, step: int)
 
 def _restore(run: Run, optimizer: torch.optim.Optimizer, loader: Loader) -> int:
     """Load the latest checkpoint, if there is any, and return the steps done."""
-    path = checkpoint.latest(run.checkpoint_dir)
+    path = catalog.latest(run.checkpoint_dir)
     if path is None:
         return 0
-    progress = checkpoint.read_progress(path)
+    progress = catalog.read_progress(path)
     if progress.store_digest != run.store.digest:
         raise UserError(
             f"{path}: was trained on the store {progress.store_digest[:12]}, found {run.store.digest[:12]}; "

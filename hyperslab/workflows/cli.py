@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 import hyperslab
-from hyperslab.errors import UserError, exit_code
+from hyperslab.errors import CampaignFailed, Stopped, UserError, exit_code
 from hyperslab.site_configs.loader import load_site
 from hyperslab.workflows.campaign import Campaign, CampaignDir, load_campaign
 
@@ -27,6 +27,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 console = Console(highlight=False)
+if not console.is_terminal:
+    console.width = 120  # a file or a pipe has no width of its own, and 80 columns break the table
 
 FAILED = 1
 INTERRUPTED = 130
@@ -46,8 +48,6 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
 
     def body() -> int:
-        from hyperslab.workflows.run import CampaignFailed, Stopped
-
         try:
             return int(app(standalone_mode=False) or 0)
         except (CampaignFailed, Stopped) as error:
@@ -57,6 +57,12 @@ def main() -> int:
             return error.exit_code
         except (typer.Abort, KeyboardInterrupt):
             return INTERRUPTED
+        except typer.TyperException as error:
+            # The bare command has printed its help, and has nothing more to say.
+            words = error.format_message().rstrip(".")
+            if not words:
+                return 0
+            raise UserError(f"{words}; see `hyperslab --help`") from None
 
     return exit_code(body)
 

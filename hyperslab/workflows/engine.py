@@ -56,7 +56,7 @@ def parsl_config(directory: CampaignDir, site: Site, *, staging: bool) -> Config
 
 
 def _workers(site: Site) -> HighThroughputExecutor:
-    # A killed driver would orphan the interchange, and with it the workers, for good.
+    # A killed driver would orphan the interchange for good.
     die_with_driver = [sys.executable, "-m", "hyperslab.processes", str(os.getpid())]
     return HighThroughputExecutor(
         label=WORKERS,
@@ -68,7 +68,10 @@ def _workers(site: Site) -> HighThroughputExecutor:
         heartbeat_threshold=10,
         interchange_launch_cmd=[*die_with_driver, f"{BINARIES}/interchange.py"],
         provider=LocalProvider(
-            init_blocks=1, max_blocks=1, launcher=SimpleLauncher(), worker_init=_environment(site)
+            init_blocks=1,
+            max_blocks=1,
+            launcher=SimpleLauncher(),
+            worker_init=f"{_environment(site)}\n{_end_with(os.getpid())}",
         ),
     )
 
@@ -84,6 +87,15 @@ def _environment(site: Site) -> str:
             *site.worker_init.splitlines(),
         ]
     )
+
+
+def _end_with(driver: int) -> str:
+    """A shell line that ends the block's processes when the driver has ended, however it ended.
+
+    A worker pool that loses its interchange while it connects waits for it for ever (Parsl 2026.10.26,
+    `process_worker_pool.py`: a `recv` without time-out).
+    """
+    return f"( while kill -0 {driver} 2> /dev/null; do sleep 1; done; kill -KILL 0 ) &"
 
 
 def job_script(directory: CampaignDir, site: Site, module: str, arguments: list[str], log: Path) -> str:

@@ -13,8 +13,8 @@ from rich.text import Text
 from hyperslab.workflows.campaign import Campaign, CampaignDir
 from hyperslab.workflows.state import State, read_state
 
-MARKS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗"}
-STYLES = {"waiting": "dim", "running": "bold cyan", "done": "green", "failed": "bold red"}
+MARKS = {"waiting": "·", "running": "▶", "done": "✓", "failed": "✗", "paused": "‖"}
+STYLES = {"waiting": "dim", "running": "bold cyan", "done": "green", "failed": "bold red", "paused": "yellow"}
 PLAIN_PERIOD_SECONDS = 5.0
 
 
@@ -42,7 +42,7 @@ class _Lines:
     def show(self) -> None:
         state = read_state(self._directory, self._campaign)
         for step in state.steps:
-            if self._statuses.get(step.name, "waiting") != step.status:
+            if step.status not in (self._statuses.get(step.name, "waiting"), "waiting", "paused"):
                 took = f" in {step.seconds:.1f} s" if step.status == "done" else ""
                 self._say(f"{step.name}: {step.status}{took}{_counts(state, step.name)}")
                 self._statuses[step.name] = step.status

@@ -18,11 +18,11 @@ from types import FrameType
 from parsl import python_app
 
 import hyperslab
-from hyperslab.data import store
+from hyperslab.data import staging, store
 from hyperslab.data.recipe import Recipe
 from hyperslab.data.files import read_json
-from hyperslab.errors import UserError, disk_error
-from hyperslab.parallel import checkpoint
+from hyperslab.errors import CampaignFailed, Stopped, UserError, disk_error
+from hyperslab.parallel import catalog
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows import engine, tracking
 from hyperslab.workflows.campaign import Campaign, CampaignDir, create_directory, driver_lock
@@ -30,18 +30,9 @@ from hyperslab.workflows.journal import Journal
 from hyperslab.workflows.steps import report, stage
 from hyperslab.workflows.steps.plan import Plan, make_plan
 
-STEPS = ("plan", "stage", "pretrain", "evaluate", "report")
 MODULES = {step: f"hyperslab.workflows.steps.{step}" for step in ("pretrain", "evaluate")}
 POLL_SECONDS = 0.3
 STOP_GRACE_SECONDS = 60.0
-
-
-class CampaignFailed(RuntimeError):
-    """A step crashed more often than the site allows; what it printed is in its log."""
-
-
-class Stopped(RuntimeError):
-    """A person asked the campaign to stop; nothing is lost."""
 
 
 def start(campaign: Campaign, site: Site, plan: Plan, directory: CampaignDir) -> None:
@@ -138,7 +129,7 @@ class Driver:
         if self._plan is not None:
             return self._plan.recipe
         path = self.directory.store
-        recipe = store.read_recipe(path) if store.has_recipe(path) else None
+        recipe = staging.read_recipe(path) if staging.has_recipe(path) else None
         with self._step("plan"):
             plan = make_plan(self.campaign, self.site, recipe)
             _note_plan(self.journal, plan)
@@ -202,8 +193,8 @@ class Driver:
         self.journal.append("step_finished", step=name)
 
     def _steps_done(self) -> int:
-        path = checkpoint.latest(self.directory.checkpoints)
-        return 0 if path is None else checkpoint.read_progress(path).step
+        path = catalog.latest(self.directory.checkpoints)
+        return 0 if path is None else catalog.read_progress(path).step
 
     def _is_evaluated(self) -> bool:
         path = self.directory.evaluation / "skill.json"

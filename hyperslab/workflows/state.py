@@ -4,10 +4,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from hyperslab.data import store
+from hyperslab.data import staging, store
 from hyperslab.workflows.campaign import Campaign, CampaignDir, is_driven, lock_owner
 from hyperslab.workflows.journal import Journal, spools
-from hyperslab.workflows.run import STEPS
+from hyperslab.workflows.steps import STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class StepState:
 
     name: str
     status: str
-    """`waiting`, `running`, `done` or `failed`."""
+    """`waiting`, `running`, `done`, `failed`, or `paused`: begun, and to be carried on."""
     seconds: float
     """Time it has taken so far, in the latest attempt."""
 
@@ -55,7 +55,7 @@ def read_state(directory: CampaignDir, campaign: Campaign) -> State:
     events = list(Journal(directory.journal).read())
     planned = _last(events, "planned") or {}
     num_parts, total = planned.get("parts", 0), planned.get("bytes", 0)
-    parts_done = num_parts if store.is_finished(directory.store) else store.count_finished_parts(directory.store)
+    parts_done = num_parts if store.is_finished(directory.store) else staging.count_finished_parts(directory.store)
     outcome, message = _outcome(directory, events)
     step, metrics = _training(directory, campaign)
     return State(
@@ -63,7 +63,7 @@ def read_state(directory: CampaignDir, campaign: Campaign) -> State:
         outcome=outcome,
         message=message,
         owner=lock_owner(directory),
-        steps=tuple(_step_state(name, events, running=outcome == "running") for name in STEPS),
+        steps=tuple(_step_state(name, events, outcome) for name in STEPS),
         parts_done=parts_done,
         num_parts=num_parts,
         bytes_done=total * parts_done // num_parts if num_parts else 0,
@@ -86,7 +86,7 @@ def _outcome(directory: CampaignDir, events: list[dict[str, Any]]) -> tuple[str,
     return ended["how"], ended["message"]
 
 
-def _step_state(name: str, events: list[dict[str, Any]], *, running: bool) -> StepState:
+def _step_state(name: str, events: list[dict[str, Any]], outcome: str) -> StepState:
     own = [event for event in events if event.get("step") == name]
     started, finished = _last(own, "step_started"), _last(own, "step_finished")
     if name == "plan" and started is None and _last(events, "planned"):
@@ -96,9 +96,10 @@ def _step_state(name: str, events: list[dict[str, Any]], *, running: bool) -> St
     if finished and finished["time"] >= started["time"]:
         return StepState(name=name, status="done", seconds=finished["time"] - started["time"])
     driver = _last(events, "driver_started")
-    if running and driver and started["time"] >= driver["time"]:
+    if outcome == "running" and driver and started["time"] >= driver["time"]:
         return StepState(name=name, status="running", seconds=time.time() - started["time"])
-    return StepState(name=name, status="waiting" if running else "failed", seconds=0)
+    failed = outcome == "failed"
+    return StepState(name=name, status="failed" if failed else "paused", seconds=0)
 
 
 def _training(directory: CampaignDir, campaign: Campaign) -> tuple[int, dict[str, float]]:

@@ -1,5 +1,6 @@
 """Raw archives as frames: each source scans its files into an index, and reads frames by that index."""
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -8,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperslab.data.config import DataSettings
-from hyperslab.data.sources import era5
 from hyperslab.data.sources.index import Description, Index
 
 
@@ -30,7 +30,10 @@ class Source(Protocol):
 
 def source_of(kind: str) -> Source:
     """The source of that name, as a campaign's `data.source` gives it."""
-    return {"era5": era5.Era5()}[kind]
+    # Reading raw files takes xarray and dask, a second of import: those who only train do without.
+    module = importlib.import_module(f"hyperslab.data.sources.{kind}")
+    source: Source = module.SOURCE
+    return source
 
 
 __all__ = ["Description", "Index", "Source", "source_of"]

@@ -90,6 +90,9 @@ class Era5:
         return block
 
 
+SOURCE = Era5()
+
+
 def _choose_channels(headers: list[Header], settings: DataSettings) -> list[Channel]:
     known: dict[str, Channel] = {}
     for header in headers:

@@ -1,0 +1,3 @@
+"""The steps of a campaign, in their order."""
+
+STEPS = ("plan", "stage", "pretrain", "evaluate", "report")

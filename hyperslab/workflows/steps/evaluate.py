@@ -17,7 +17,7 @@ from hyperslab.data.store import Store, open_store
 from hyperslab.errors import UserError, exit_code
 from hyperslab.model.objectives import area_weights, roll_out
 from hyperslab.model.skill import anomaly_correlation, square_error
-from hyperslab.parallel import checkpoint
+from hyperslab.parallel import catalog, checkpoint
 from hyperslab.workflows.campaign import Campaign, CampaignDir
 from hyperslab.workflows.steps.pretrain import build_model, sampling
 
@@ -41,7 +41,7 @@ def evaluate(directory: CampaignDir) -> int:
     """Write `skill.json` and `map.npz` in the campaign's evaluation directory; the exit code."""
     campaign, site, store = directory.read(), directory.read_site(), open_store(directory.store)
     torch.set_num_threads(site.ranks_per_node * site.threads_per_rank)
-    path = checkpoint.latest(directory.checkpoints)
+    path = catalog.latest(directory.checkpoints)
     if path is None:
         raise UserError(f"{directory.checkpoints}: holds no checkpoint; train first with `hyperslab resume`")
     model = build_model(campaign, store)
@@ -61,7 +61,7 @@ def evaluate(directory: CampaignDir) -> int:
     write_json(
         directory.evaluation / "skill.json",
         {
-            "step": checkpoint.read_progress(path).step,
+            "step": catalog.read_progress(path).step,
             "checkpoint": path.name,
             "store": store.digest,
             "cadence": store.cadence,

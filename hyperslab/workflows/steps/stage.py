@@ -6,7 +6,7 @@ from pathlib import Path
 
 from parsl import python_app
 
-from hyperslab.data import store
+from hyperslab.data import staging
 from hyperslab.data.recipe import Recipe
 from hyperslab.workflows.engine import WORKERS
 
@@ -14,17 +14,17 @@ from hyperslab.workflows.engine import WORKERS
 @python_app(executors=[WORKERS])  # type: ignore[untyped-decorator]
 def write_part(path: Path, part: int, threads: int) -> int:
     """Stage one part on a worker; what is finished already is not read again."""
-    return store.write_part(path, part, threads)
+    return staging.write_part(path, part, threads)
 
 
 @python_app(executors=[WORKERS])  # type: ignore[untyped-decorator]
 def finalise(path: Path, inputs: Sequence[Future[int]]) -> str:  # noqa: ARG001
     """Merge the statistics, reread every shard, and write the manifest, once all `inputs` are done."""
-    return store.finalise(path)
+    return staging.finalise(path)
 
 
 def submit(path: Path, recipe: Recipe, threads: int) -> "Future[str]":
     """Submit all of staging; the result is the store's digest."""
-    store.create(path, recipe)
+    staging.create(path, recipe)
     parts = [write_part(path, part, threads) for part in range(recipe.num_parts)]
     return finalise(path, inputs=parts)  # type: ignore[no-any-return]

@@ -1,0 +1,41 @@
+"""The checkpoints of a run on disk: which are complete, and where each stands. Needs no torch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hyperslab.data.files import read_json
+
+PREFIX = "step-"
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a run stands, kept in the checkpoint's manifest."""
+
+    step: int
+    """Optimizer steps done."""
+    store_digest: str
+    """Digest of the store trained on; a resume on another one is refused."""
+    order_digest: str
+    """Fingerprint of the samples drawn so far and to come."""
+
+
+def latest(directory: Path) -> Path | None:
+    """The latest complete checkpoint of a run, or None."""
+    found = list(finished(directory))
+    return found[-1] if found else None
+
+
+def read_progress(path: Path) -> Progress:
+    """Where the run stood when a checkpoint was written."""
+    manifest = read_json(path / MANIFEST)
+    return Progress(
+        step=manifest["step"], store_digest=manifest["store_digest"], order_digest=manifest["order_digest"]
+    )
+
+
+def finished(directory: Path) -> Iterator[Path]:
+    """Complete checkpoints, oldest first."""
+    yield from sorted(path for path in directory.glob(f"{PREFIX}*") if (path / MANIFEST).exists())

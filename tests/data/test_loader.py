@@ -1,0 +1,196 @@
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from hyperslab.data.loader import Batch, Loader, Sampling, calendar_phases, windows_of
+from hyperslab.data.order import sample_at
+from hyperslab.data.store import Store, open_store
+from hyperslab.errors import UserError
+from tests.conftest import make_dataset, make_store_recipe, stage
+
+DAY = 86_400
+
+
+@pytest.fixture
+def opened(finished_store: Path) -> Store:
+    """Training holds frames 0 to 23 of 40, without a gap."""
+    return open_store(finished_store)
+
+
+def normalised(store: Store) -> npt.NDArray[np.float64]:
+    """All frames minus the mean, over the spread, of each channel."""
+    values = np.asarray(store.values[:], np.float64)
+    return (values - store.mean[:, None, None]) / store.std[:, None, None]
+
+
+def assert_same(first: Batch, second: Batch) -> None:
+    for name in ("inputs", "target", "calendar"):
+        assert torch.equal(getattr(first, name), getattr(second, name))
+    np.testing.assert_array_equal(first.target_time, second.target_time)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "span", "offsets"),
+    [
+        (Sampling(history=1, lead=1), 2, (0, 1)),
+        (Sampling(history=2, lead=1), 3, (0, 1, 2)),
+        (Sampling(history=1, lead=4), 5, (0, 4)),
+        # Inputs at 0 and 4, targets at 8, 12 and 16.
+        (Sampling(history=2, lead=4, rollout=3), 17, (0, 4, 8, 12, 16)),
+    ],
+)
+def test_inputs_and_targets_stand_one_lead_apart(
+    sampling: Sampling, span: int, offsets: tuple[int, ...]
+) -> None:
+    assert sampling.span == span
+    assert sampling.offsets == offsets
+
+
+def test_a_batch_holds_the_frames_of_its_windows_normalised(opened: Store) -> None:
+    sampling = Sampling(history=2, lead=3, rollout=2)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
+    batch = loader.read([5, 0, 5])
+    frames = normalised(opened)
+    # In one unbroken split window w begins at frame w: inputs at w and w + 3, targets at w + 6 and w + 9.
+    inputs = np.stack([frames[[5, 8]], frames[[0, 3]], frames[[5, 8]]])
+    target = np.stack([frames[[11, 14]], frames[[6, 9]], frames[[11, 14]]])
+    assert batch.inputs.dtype == batch.target.dtype == torch.float32
+    # Values of about 280 with a spread of 10 lose 3e-5 to float32, which the spread divides.
+    np.testing.assert_allclose(batch.inputs.numpy(), inputs, atol=1e-5)
+    np.testing.assert_allclose(batch.target.numpy(), target, atol=1e-5)
+    np.testing.assert_array_equal(batch.target_time, opened.time[[[11, 14], [6, 9], [11, 14]]])
+    np.testing.assert_array_equal(batch.calendar.numpy(), calendar_phases(batch.target_time))
+
+
+def test_windows_of_a_later_split_begin_with_its_first_frame(opened: Store) -> None:
+    # Validation holds frames 24 to 31: 7 windows of 2 frames.
+    sampling = Sampling(history=1, lead=1)
+    windows = windows_of(opened, "validation", sampling)
+    assert len(windows) == 7
+    batch = Loader(opened, windows, sampling).read([0, 6])
+    np.testing.assert_array_equal(batch.target_time[:, 0], opened.time[[25, 31]])
+
+
+def test_missing_values_stay_missing(tmp_path: Path) -> None:
+    dataset = make_dataset()
+    dataset["t2m"][1, 2, 3] = np.nan
+    dataset.to_netcdf(tmp_path / "raw.nc")
+    recipe = make_store_recipe(
+        [tmp_path / "raw.nc"], {"train": (0, 20), "validation": (20, 30), "test": (30, 40)}
+    )
+    store = open_store(stage(tmp_path / "store", recipe))
+    sampling = Sampling(history=1, lead=1)
+    batch = Loader(store, windows_of(store, "train", sampling), sampling).read([0, 1])
+    # Frame 1, channel 1 (t2m): the target of window 0 and the input of window 1.
+    assert torch.isnan(batch.target).nonzero().tolist() == [[0, 0, 1, 2, 3]]
+    assert torch.isnan(batch.inputs).nonzero().tolist() == [[1, 0, 1, 2, 3]]
+
+
+def test_training_draws_the_samples_of_the_order(opened: Store) -> None:
+    sampling = Sampling(history=1, lead=1)
+    windows = windows_of(opened, "train", sampling)
+    loader = Loader(opened, windows, sampling)
+    batches = list(loader.training(seed=7, start_step=2, stop_step=5, batch=4, slots=range(4)))
+    assert len(batches) == 3
+    for step, batch in zip(range(2, 5), batches, strict=True):
+        drawn = [sample_at(7, step * 4 + slot, len(windows)) for slot in range(4)]
+        np.testing.assert_array_equal(batch.target_time[:, 0], opened.time[[window + 1 for window in drawn]])
+
+
+def test_ranks_share_the_global_batch_among_them(opened: Store) -> None:
+    sampling = Sampling(history=2, lead=1)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
+    [whole] = loader.training(seed=1, start_step=3, stop_step=4, batch=6, slots=range(6))
+    parts = [
+        next(loader.training(1, 3, 4, batch=6, slots=slots))
+        for slots in (range(0, 2), range(2, 3), range(3, 6))
+    ]
+    assert [len(part.inputs) for part in parts] == [2, 1, 3]
+    assert torch.equal(torch.cat([part.inputs for part in parts]), whole.inputs)
+    assert torch.equal(torch.cat([part.target for part in parts]), whole.target)
+    np.testing.assert_array_equal(np.concatenate([part.target_time for part in parts]), whole.target_time)
+
+
+@pytest.mark.parametrize("start", [1, 4, 11])
+def test_batches_are_the_same_from_any_step_on(opened: Store, start: int) -> None:
+    # 12 steps of 5 samples go two and a half times through 23 windows.
+    sampling = Sampling(history=1, lead=1)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
+    whole = list(loader.training(seed=3, start_step=0, stop_step=12, batch=5, slots=range(1, 4)))
+    rest = list(loader.training(seed=3, start_step=start, stop_step=12, batch=5, slots=range(1, 4)))
+    assert len(rest) == 12 - start
+    for first, second in zip(whole[start:], rest, strict=True):
+        assert_same(first, second)
+
+
+def test_an_epoch_of_batches_shows_every_window_once(opened: Store) -> None:
+    # 20 frames from the first input to the target leave 24 - 20 + 1 = 5 windows, one a step.
+    sampling = Sampling(history=1, lead=19)
+    windows = windows_of(opened, "train", sampling)
+    batches = Loader(opened, windows, sampling).training(0, 0, 5, batch=1, slots=range(1))
+    assert sorted(int(batch.target_time[0, 0]) for batch in batches) == opened.time[19:24].tolist()
+
+
+def test_windows_are_read_in_order_where_asked(opened: Store) -> None:
+    sampling = Sampling(history=1, lead=1)
+    loader = Loader(opened, windows_of(opened, "test", sampling), sampling)
+    batches = list(loader.in_order(range(7), batch=3))
+    assert [len(batch.inputs) for batch in batches] == [3, 3, 1]
+    times = np.concatenate([batch.target_time[:, 0] for batch in batches])
+    np.testing.assert_array_equal(times, opened.time[33:40])
+
+
+def test_a_reader_that_stops_early_is_let_go(opened: Store) -> None:
+    sampling = Sampling(history=1, lead=1)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
+    batches = loader.training(0, 0, 10**9, batch=2, slots=range(2))
+    assert len(list(islice(batches, 3))) == 3
+    batches.close()
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_an_error_of_reading_reaches_the_reader(opened: Store) -> None:
+    sampling = Sampling(history=1, lead=1)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
+    with pytest.raises(IndexError, match="window 23 of 23"):
+        list(loader.in_order([0, 23], batch=1))
+
+
+def test_a_split_too_short_for_a_window_is_refused(opened: Store) -> None:
+    # Two inputs and one target, 4 frames apart, reach over 9 frames; validation has 8.
+    message = (
+        r"the validation split \(8 frames in 1 segment\(s\)\) has no unbroken window of 9 frames; "
+        r"choose a smaller objective\.lead, model\.history or evaluate\.rollout, or larger splits"
+    )
+    with pytest.raises(UserError, match=message):
+        windows_of(opened, "validation", Sampling(history=2, lead=4))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "phases"),
+    [
+        # Sine of the year and of the day, then their cosines. 1970-01-01T00:00 is the beginning of both.
+        (0, [0, 0, 1, 1]),
+        # A quarter of a year of 365.2425 days is 91.310625 days: 91 days and 0.310625 of one.
+        (365.2425 * DAY / 4, [1, np.sin(2 * np.pi * 0.310625), 0, np.cos(2 * np.pi * 0.310625)]),
+        # 06:00 is a quarter of a day, and a quarter of 1/365.2425 of a year.
+        (DAY / 4, [np.sin(np.pi / 2 / 365.2425), 1, np.cos(np.pi / 2 / 365.2425), 0]),
+        (-DAY / 2, [-np.sin(np.pi / 365.2425), 0, np.cos(np.pi / 365.2425), -1]),
+    ],
+)
+def test_the_calendar_is_the_phase_of_the_year_and_of_the_day(seconds: float, phases: list[float]) -> None:
+    # Whole seconds cut the quarter of a year by less than one second, 1e-4 of a day.
+    np.testing.assert_allclose(calendar_phases(np.asarray(int(seconds))), phases, atol=1e-4)
+
+
+def test_each_year_and_each_day_begins_anew() -> None:
+    # 400 Gregorian years are 146097 days, 365.2425 each.
+    start = np.asarray([0, 146_097 * DAY], np.int64)
+    phases = calendar_phases(start)
+    assert phases.shape == (2, 4)
+    np.testing.assert_allclose(phases[1], phases[0], atol=1e-6)

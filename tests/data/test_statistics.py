@@ -1,0 +1,107 @@
+import json
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hyperslab.data.statistics import Moments
+
+Frames = npt.NDArray[np.float32]
+
+VALUES = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
+    elements=st.one_of(st.floats(-1e4, 1e4, width=32), st.just(float("nan"))),
+)
+
+
+def frames_of(*values: float) -> Frames:
+    """Frames of one channel and one row."""
+    return np.asarray(values, np.float32).reshape(1, 1, 1, -1)
+
+
+def test_the_moments_of_a_handful_of_values() -> None:
+    # Mean (1 + 2 + 6) / 3 = 3; squares 4 + 1 + 9 = 14; variance 14 / 3.
+    moments = Moments.of(frames_of(1, 2, 6))
+    assert moments.count.tolist() == [3]
+    assert moments.mean.tolist() == [3]
+    assert moments.squares.tolist() == [14]
+    assert moments.std == pytest.approx([np.sqrt(14 / 3)], rel=1e-15)
+    assert (moments.minimum.tolist(), moments.maximum.tolist()) == ([1], [6])
+
+
+def test_missing_values_do_not_count() -> None:
+    # Of 1, NaN, 5: mean 3, squares 4 + 4.
+    moments = Moments.of(frames_of(1, np.nan, 5))
+    assert moments.count.tolist() == [2]
+    assert moments.mean.tolist() == [3]
+    assert moments.squares.tolist() == [8]
+
+
+def test_each_channel_has_its_own_moments() -> None:
+    values = np.asarray([[[1, 3]], [[10, np.nan]]], np.float32)[None]
+    moments = Moments.of(values)
+    assert moments.count.tolist() == [2, 1]
+    assert moments.mean.tolist() == [2, 10]
+    assert moments.std.tolist() == [1, 0]
+
+
+def test_a_channel_without_a_value_has_no_spread() -> None:
+    moments = Moments.of(frames_of(np.nan, np.nan))
+    assert moments.count.tolist() == [0]
+    assert np.isnan(moments.std).all()
+
+
+def assert_fits(moments: Moments, values: Frames) -> None:
+    """Compare with numpy over the values that are there, channel by channel, in two passes."""
+    for channel in range(values.shape[1]):
+        flat = values[:, channel].astype(np.float64).ravel()
+        there = flat[~np.isnan(flat)]
+        assert moments.count[channel] == len(there)
+        if len(there):
+            assert moments.mean[channel] == pytest.approx(there.mean(), rel=1e-12, abs=1e-8)
+            assert moments.std[channel] == pytest.approx(there.std(), rel=1e-9, abs=1e-6)
+            assert moments.minimum[channel] == there.min()
+            assert moments.maximum[channel] == there.max()
+
+
+@given(VALUES)
+def test_moments_are_those_of_numpy_without_the_missing_values(values: Frames) -> None:
+    assert_fits(Moments.of(values), values)
+
+
+@given(values=VALUES, cut=st.integers(0, 5))
+def test_merged_moments_are_those_of_the_whole(values: Frames, cut: int) -> None:
+    first, second = Moments.of(values[:cut]), Moments.of(values[cut:])
+    assert_fits(first.merge(second), values)
+    assert_fits(second.merge(first), values)
+
+
+def test_a_small_spread_far_from_zero_is_not_lost() -> None:
+    # Surface pressure in Pa: 1e5 apart from zero, spread 1. In float32 sums nothing of it would be left.
+    values = frames_of(*(100_000 + np.tile([-1, 1], 5000)))
+    halves = Moments.of(values[..., :1234]).merge(Moments.of(values[..., 1234:]))
+    assert halves.std.tolist() == pytest.approx([1], rel=1e-12)
+
+
+def test_a_constant_channel_has_no_spread_however_it_is_cut() -> None:
+    # 0.1 is no binary fraction, so a careless mean would differ from it.
+    values = np.full((7, 1, 3, 5), 0.1, np.float32)
+    assert Moments.of(values[:3]).merge(Moments.of(values[3:])).std.tolist() == [0]
+
+
+def test_no_values_change_nothing() -> None:
+    moments = Moments.of(frames_of(1, 2, 6))
+    assert moments.merge(Moments.none(1)).to_json() == moments.to_json()
+    assert Moments.none(1).merge(moments).to_json() == moments.to_json()
+
+
+def test_json_keeps_every_bit() -> None:
+    # Thirds and tenths have no finite binary or decimal form; the untouched channel holds infinities.
+    moments = Moments.of(np.asarray([[[1 / 3, 0.1, 1e-30]], [[np.nan] * 3]], np.float32)[None])
+    copy = Moments.from_json(json.loads(json.dumps(moments.to_json())))
+    for name in Moments.__slots__:
+        assert getattr(copy, name).tobytes() == getattr(moments, name).tobytes()

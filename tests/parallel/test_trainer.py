@@ -1,0 +1,339 @@
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hyperslab.data.loader import Loader, windows_of
+from hyperslab.data.order import sample_at
+from hyperslab.data.store import Store
+from hyperslab.errors import UserError
+from hyperslab.model.transformer import SpaceTimeTransformer
+from hyperslab.parallel.config import TrainSettings
+from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.trainer import learning_rate, make_optimizer, validate
+from tests.parallel.ranks import on_ranks
+from tests.parallel.training import SAMPLING, TRAIN, Outcome, Task, make_model, make_run, train_task
+
+ONE, SHARDED = Layout(replicate=1, shard=1), Layout(replicate=1, shard=2)
+
+# Rows at 75, 45, 15 N and S end at 90, 60, 30 and 0 degrees, whose sines are 1, sqrt(3)/2, 1/2, 0; three
+# cells of a hemisphere have a mean of 1/3.
+ROOT = math.sqrt(3) / 2
+AREA = np.array([1 - ROOT, ROOT - 0.5, 0.5, 0.5, ROOT - 0.5, 1 - ROOT]) * 3
+WEIGHTS = torch.from_numpy(AREA).float()
+
+
+def assert_same_numbers(outcome: Outcome, reference: Outcome, tolerance: float = 1e-5) -> None:
+    for name in ("train/loss", "validation/loss", "train/gradient_norm", "train/learning_rate"):
+        assert outcome.numbers(name) == pytest.approx(reference.numbers(name), abs=tolerance, rel=0)
+    assert outcome.weights.keys() == reference.weights.keys()
+    for name, weight in outcome.weights.items():
+        torch.testing.assert_close(weight, reference.weights[name], rtol=0, atol=tolerance)
+
+
+def assert_identical(outcome: Outcome, reference: Outcome) -> None:
+    """The same numbers to the last bit, at the steps of `outcome`."""
+    for name in ("train/loss", "validation/loss", "train/gradient_norm", "train/learning_rate"):
+        expected = reference.numbers(name)
+        assert outcome.numbers(name) == {step: expected[step] for step in outcome.numbers(name)}
+    for name, weight in outcome.weights.items():
+        assert torch.equal(weight, reference.weights[name]), name
+
+
+# Training
+
+
+def plain_loss(model: SpaceTimeTransformer, store: Store, numbers: list[int]) -> torch.Tensor:
+    batch = Loader(store, windows_of(store, "train", SAMPLING), SAMPLING).read(numbers)
+    target = batch.target[:, 0]
+    there = torch.isfinite(target)
+    error = model(batch.inputs, batch.calendar[:, 0])[there] - target[there]
+    weights = WEIGHTS[:, None].expand_as(target)
+    loss: torch.Tensor = (error.square() * weights[there]).sum() / target.numel()
+    return loss
+
+
+def test_training_on_one_rank_equals_a_plain_loop(store, one_rank):
+    # Peak 3e-3, warm-up of 2 steps: half, whole. Then 3 steps along the cosine, from 1 to 1/100: 1,
+    # 0.01 + 0.99 x (1 + cos 60)/2 = 0.7525, 0.01 + 0.99 x (1 + cos 120)/2 = 0.2575.
+    rates = [1.5e-3, 3e-3, 3e-3, 3e-3 * 0.7525, 3e-3 * 0.2575]
+    model = make_model(store)
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], betas=(0.9, 0.95)
+    )
+    losses, norms = {}, {}
+    for step, rate in enumerate(rates):
+        # 14 windows of 3 frames lie in 16 training frames; samples 4 x step + slot of seed 1.
+        loss = plain_loss(model, store, [sample_at(1, 4 * step + slot, 14) for slot in range(4)])
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        norm = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None))
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= 0.3 / norm
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        losses[step + 1], norms[step + 1] = float(loss.detach()), norm
+
+    assert min(norms.values()) > 0.3, "every gradient is clipped, or the clipping would go untested"
+    assert one_rank.losses == pytest.approx(losses, abs=1e-5, rel=0)
+    assert one_rank.numbers("train/gradient_norm") == pytest.approx(norms, abs=1e-5, rel=0)
+    assert one_rank.numbers("train/learning_rate") == pytest.approx(dict(enumerate(rates, 1)), rel=1e-12)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(one_rank.weights[name], parameter.detach(), rtol=0, atol=1e-5)
+
+
+def test_training_on_two_ranks_that_share_one_copy_equals_one_rank(one_rank, two_ranks):
+    for outcome in two_ranks:
+        assert_same_numbers(outcome, one_rank)
+
+
+@pytest.mark.parametrize("layout", [Layout(replicate=2, shard=1), Layout(replicate=2, shard=2)])
+def test_training_on_copies_of_the_model_equals_one_rank(store, tmp_path, one_rank, layout):
+    for outcome in on_ranks(
+        layout.num_ranks, train_task, Task(store=store, checkpoint_dir=tmp_path, layout=layout)
+    ):
+        assert_same_numbers(outcome, one_rank)
+
+
+def test_two_identical_runs_are_identical_to_the_last_bit(store, tmp_path, two_ranks):
+    again = on_ranks(2, train_task, Task(store=store, checkpoint_dir=tmp_path, layout=SHARDED))
+
+    for outcome, reference in zip(again, two_ranks, strict=True):
+        assert outcome.losses.keys() == reference.losses.keys()
+        assert_identical(outcome, reference)
+
+
+def test_training_changes_every_weight_and_lowers_the_validation_loss(store, one_rank):
+    untrained = make_model(store).state_dict()
+
+    assert all(not torch.equal(weight, untrained[name]) for name, weight in one_rank.weights.items())
+    validation = one_rank.numbers("validation/loss")
+    assert validation[5] < validation[2]
+
+
+# Interrupting and resuming
+
+
+@pytest.fixture(scope="module")
+def interrupted_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("interrupted")
+
+
+@pytest.fixture(scope="module")
+def interrupted(store, interrupted_dir):
+    """A run on two ranks, the second of which is asked to stop after two steps."""
+    return on_ranks(
+        2,
+        train_task,
+        Task(store=store, checkpoint_dir=interrupted_dir, layout=SHARDED, stop_at=2, stop_rank=1),
+    )
+
+
+@pytest.fixture
+def resumable_dir(interrupted, interrupted_dir, tmp_path):
+    """A copy of the interrupted run's checkpoints."""
+    return Path(shutil.copytree(interrupted_dir, tmp_path / "checkpoints"))
+
+
+def test_a_request_on_one_rank_stops_all_of_them_at_a_checkpoint(interrupted, interrupted_dir, two_ranks):
+    for outcome, reference in zip(interrupted, two_ranks, strict=True):
+        assert outcome.step == 2
+        assert outcome.losses == {step: reference.losses[step] for step in (1, 2)}
+    assert [path.name for path in interrupted_dir.iterdir()] == ["step-00000002"]
+
+
+def test_a_resumed_run_is_identical_to_an_uninterrupted_one(store, resumable_dir, two_ranks):
+    resumed = on_ranks(2, train_task, Task(store=store, checkpoint_dir=resumable_dir, layout=SHARDED))
+
+    for outcome, reference in zip(resumed, two_ranks, strict=True):
+        assert list(outcome.losses) == [3, 4, 5]
+        assert_identical(outcome, reference)
+
+
+def test_a_run_resumed_under_another_layout_goes_on_the_same(store, resumable_dir, one_rank):
+    (resumed,) = on_ranks(1, train_task, Task(store=store, checkpoint_dir=resumable_dir, layout=ONE))
+
+    assert list(resumed.losses) == [3, 4, 5]
+    assert resumed.losses == pytest.approx(
+        {step: one_rank.losses[step] for step in (3, 4, 5)}, abs=1e-5, rel=0
+    )
+    for name, weight in resumed.weights.items():
+        torch.testing.assert_close(weight, one_rank.weights[name], rtol=0, atol=1e-5)
+
+
+def test_a_finished_run_trains_no_further(store, two_ranks, two_ranks_dir):
+    again = on_ranks(2, train_task, Task(store=store, checkpoint_dir=two_ranks_dir, layout=SHARDED))
+
+    for outcome, reference in zip(again, two_ranks, strict=True):
+        assert (outcome.step, outcome.log) == (5, [])
+        assert_identical(outcome, reference)
+    assert [path.name for path in two_ranks_dir.iterdir()] == ["step-00000005"]
+
+
+def refusal(task: Task) -> str:
+    """What the person is told."""
+    with pytest.raises(UserError) as error:
+        train_task(task)
+    return str(error.value)
+
+
+def test_a_run_on_other_data_is_refused_with_both_digests(store, resumable_dir):
+    changed = replace(store, digest="b" * 64)
+
+    (message,) = on_ranks(1, refusal, Task(store=changed, checkpoint_dir=resumable_dir, layout=ONE))
+
+    assert message == (
+        f"{resumable_dir}/step-00000002: was trained on the store aaaaaaaaaaaa, found bbbbbbbbbbbb; "
+        "a run goes on only on its own data: restore them, or start a new campaign"
+    )
+
+
+@pytest.mark.parametrize("changes", [{"seed": 2}, {"batch": 2}])
+def test_a_run_in_another_order_is_refused(store, resumable_dir, changes):
+    (message,) = on_ranks(
+        1, refusal, Task(store=store, checkpoint_dir=resumable_dir, layout=ONE, train=changes)
+    )
+
+    assert message == (
+        f"{resumable_dir}/step-00000002: drew its samples in another order; "
+        "go on with the same version and settings"
+    )
+
+
+def test_a_run_over_other_windows_is_refused(store, resumable_dir):
+    # One frame less that is valid, under the same digest.
+    valid = store.valid.copy()
+    valid[9] = False
+
+    (message,) = on_ranks(
+        1, refusal, Task(store=replace(store, valid=valid), checkpoint_dir=resumable_dir, layout=ONE)
+    )
+
+    assert "drew its samples in another order" in message
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_before_a_checkpoint(store, tmp_path):
+    # The first step moves weights by about the learning rate; their products and squares overflow in the
+    # second.
+    changes = {"learning_rate": 1e30, "warmup_steps": 0}
+
+    (message,) = on_ranks(
+        1, refusal, Task(store=store, checkpoint_dir=tmp_path / "none", layout=ONE, train=changes, every=2)
+    )
+
+    assert message.startswith(f"{tmp_path}/none: the loss is ")
+    assert "at step 2; training cannot go on: lower train.learning_rate (1e+30)" in message
+    assert not (tmp_path / "none").exists()
+
+
+# Metrics and checkpoints
+
+
+def test_numbers_and_checkpoints_come_when_asked_for_and_at_both_ends(store, tmp_path):
+    task = Task(
+        store=store,
+        checkpoint_dir=tmp_path,
+        layout=ONE,
+        train={"steps": 7, "validate_every": 4},
+        log_every=3,
+        every=5,
+    )
+
+    (outcome,) = on_ranks(1, train_task, task)
+
+    assert outcome.step == 7
+    assert list(outcome.losses) == [1, 3, 6, 7]
+    assert list(outcome.numbers("validation/loss")) == [4, 7]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005", "step-00000007"]
+    assert all(0 <= share <= 1 for share in outcome.numbers("speed/input_wait_share").values())
+    assert all(speed > 0 for speed in outcome.numbers("speed/samples_per_second").values())
+
+
+def untrained_validation_loss(task: Task) -> float:
+    return validate(make_run(task), WEIGHTS)
+
+
+@pytest.mark.parametrize(("ranks", "windows"), [(1, 3), (2, 3), (2, 64)])
+def test_the_validation_loss_is_the_mean_over_spread_windows_on_any_number_of_ranks(
+    store, tmp_path, ranks, windows
+):
+    # The split's frames 16-21 hold windows of 3 frames that begin at 16 to 19. Three, spread evenly over the
+    # numbers 0 to 3, are 0, 1.5 (rounded to the even 2) and 3; 64 are all four. The target is the window's
+    # last frame, and an untrained model forecasts the frame before it, a missing point as the mean.
+    firsts = [16, 18, 19] if windows == 3 else [16, 17, 18, 19]
+    normalised = (np.asarray(store.values, np.float64) - store.mean[:, None, None]) / store.std[:, None, None]
+    errors = [
+        np.nan_to_num((np.nan_to_num(normalised[first + 1]) - normalised[first + 2]) ** 2) * AREA[:, None]
+        for first in firsts
+    ]
+    task = Task(
+        store=store,
+        checkpoint_dir=tmp_path,
+        layout=Layout(replicate=1, shard=ranks),
+        train={"validation_windows": windows},
+    )
+
+    losses = on_ranks(ranks, untrained_validation_loss, task)
+
+    assert losses == pytest.approx([np.mean(errors)] * ranks, rel=1e-5)
+
+
+# Learning rate and optimizer
+
+
+def settings(**changes: Any) -> TrainSettings:
+    return TrainSettings(**(TRAIN | {"steps": 12, "warmup_steps": 4, "learning_rate": 1e-3} | changes))
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        # A quarter of the peak at each step of the warm-up.
+        (0, 0.25e-3),
+        (1, 0.5e-3),
+        (3, 1e-3),
+        # The cosine begins at the peak, passes 0.01 + 0.99/2 half-way (step 4 + 8/2), and would end at 1/100.
+        (4, 1e-3),
+        (8, 0.505e-3),
+        (12, 1e-5),
+    ],
+)
+def test_the_learning_rate_rises_to_its_peak_and_falls_along_a_cosine(step, rate):
+    assert learning_rate(settings(), step) == pytest.approx(rate, rel=1e-12)
+
+
+def test_the_learning_rate_begins_at_its_peak_without_a_warm_up():
+    assert learning_rate(settings(warmup_steps=0), 0) == pytest.approx(1e-3, rel=1e-12)
+
+
+def test_the_learning_rate_only_rises_where_the_warm_up_outlasts_the_run():
+    # Steps 1 to 12 of 16: 1/16 to 12/16 of the peak.
+    rates = [learning_rate(settings(warmup_steps=16), step) for step in range(12)]
+
+    assert rates == pytest.approx([1e-3 * n / 16 for n in range(1, 13)], rel=1e-12)
+
+
+def test_only_matrices_decay(store):
+    model = make_model(store)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+
+    optimizer = make_optimizer(model, settings(weight_decay=0.3))
+
+    matrices, others = ([names[id(p)] for p in group["params"]] for group in optimizer.param_groups)
+    # Matrices: 3 embeddings, the ages, the head, and 4 in each of 2 blocks. Others: 4 biases, the last norm,
+    # and 4 norms in each block.
+    assert len(matrices) == 3 + 1 + 1 + 2 * 4
+    assert len(others) == 4 + 1 + 2 * 4
+    assert set(matrices) | set(others) == set(names.values())
+    assert all("norm" in name or name.endswith("bias") for name in others)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
+    assert {(group["lr"], group["betas"]) for group in optimizer.param_groups} == {(1e-3, (0.9, 0.95))}

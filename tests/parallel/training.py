@@ -1,0 +1,162 @@
+"""A tiny training run, and what came out of it on one rank."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from hyperslab.data.loader import Sampling
+from hyperslab.data.store import Store
+from hyperslab.model.config import ModelSettings
+from hyperslab.model.transformer import Frame, SpaceTimeTransformer
+from hyperslab.parallel.apply import Precision, apply, make_mesh
+from hyperslab.parallel.config import CheckpointSettings, TrainSettings
+from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.trainer import Run, train
+
+MODEL = ModelSettings(width=16, depth=2, heads=2, patch=2, history=2)
+SAMPLING = Sampling(history=2, lead=1)
+TRAIN: dict[str, Any] = {
+    "steps": 5,
+    "batch": 4,
+    "learning_rate": 3e-3,
+    "warmup_steps": 2,
+    "clip_norm": 0.3,
+    "seed": 1,
+    "validate_every": 2,
+    "validation_windows": 3,
+}
+"""Three validation windows share out evenly over neither two nor four ranks."""
+
+
+def make_store() -> Store:
+    """A store in memory: 26 frames of waves that travel round the globe, 2 channels on 6 x 8 points."""
+    latitude, longitude = np.arange(75.0, -76.0, -30.0), np.arange(0.0, 360.0, 45.0)
+    phase = np.deg2rad(longitude) - 0.6 * np.arange(26)[:, None]
+    waves = (
+        np.stack([np.cos(phase), 3 * np.sin(2 * phase)], axis=1)[:, :, None]
+        * np.cos(np.deg2rad(latitude))[:, None]
+    )
+    noise = np.random.default_rng(8).normal(scale=0.2, size=waves.shape)
+    values = (waves + noise + np.array([280.0, 5.0])[:, None, None]).astype(np.float32)
+    values[:, 1, 4, 2:5] = np.nan
+    training = values[:16].astype(np.float64)
+    return Store(
+        path=Path("campaign/store"),
+        digest="a" * 64,
+        values=cast(Any, values),
+        time=np.arange(26) * 21_600,
+        segment=np.zeros(26, np.int64),
+        valid=np.ones(26, bool),
+        latitude=latitude,
+        longitude=longitude,
+        channels=("t2m", "u10"),
+        units={"t2m": "K", "u10": "m s**-1"},
+        cadence="6 h",
+        mean=np.nanmean(training, axis=(0, 2, 3)),
+        std=np.nanstd(training, axis=(0, 2, 3)),
+        splits={"train": (0, 16), "validation": (16, 22), "test": (22, 26)},
+    )
+
+
+def make_model(store: Store, seed: int = 1) -> SpaceTimeTransformer:
+    """The untrained model, the same on every rank."""
+    frame = Frame(
+        channels=len(store.channels),
+        latitude=tuple(store.latitude.tolist()),
+        longitude=tuple(store.longitude.tolist()),
+        periodic=True,
+    )
+    torch.manual_seed(seed)
+    return SpaceTimeTransformer(MODEL, frame)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A run to train, or to go on with."""
+
+    store: Store
+    checkpoint_dir: Path
+    layout: Layout
+    train: Mapping[str, Any] = field(default_factory=dict)
+    """Changes to `TRAIN`."""
+    precision: Precision = "fp32"
+    every: int = 100
+    log_every: int = 1
+    stop_at: int | None = None
+    """Step after which a stop is asked for."""
+    stop_rank: int | None = None
+    """The rank that is asked to stop; all of them where absent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a rank saw of its run."""
+
+    step: int
+    log: list[tuple[int, dict[str, float]]]
+    weights: dict[str, torch.Tensor]
+    """Whole parameters, by name."""
+
+    def numbers(self, name: str) -> dict[int, float]:
+        """Logged numbers of that name, by step."""
+        return {step: values[name] for step, values in self.log if name in values}
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """Training loss by step."""
+        return self.numbers("train/loss")
+
+
+class Log:
+    """Metrics that keep what they get."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, dict[str, float]]] = []
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.entries.append((step, dict(values)))
+
+
+def make_run(task: Task) -> Run:
+    """The run of a task, on a rank."""
+    settings = TrainSettings(**(TRAIN | dict(task.train)))
+    model = make_model(task.store, settings.seed)
+    return Run(
+        model=apply(model, make_mesh(task.layout, "cpu"), task.precision),
+        store=task.store,
+        sampling=SAMPLING,
+        layout=task.layout,
+        train=settings,
+        checkpoints=CheckpointSettings(every=task.every),
+        checkpoint_dir=task.checkpoint_dir,
+        log_every=task.log_every,
+        device=torch.device("cpu"),
+    )
+
+
+def train_task(task: Task) -> Outcome:
+    """Train as the rank that this process is."""
+    run, metrics, asked = make_run(task), Log(), 0
+
+    def stop_requested() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked == task.stop_at and task.stop_rank in (None, dist.get_rank())
+
+    step = train(run, metrics, stop_requested)
+    return Outcome(step=step, log=metrics.entries, weights=whole_weights(run.model))
+
+
+def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters put together from all ranks, by name."""
+    return {
+        name: (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach().clone()
+        for name, parameter in model.named_parameters()
+    }
