@@ -16,10 +16,23 @@ from hyperslab.errors import UserError
 class Settings(BaseModel):
     """Base of everything that is read from a file: frozen, and refusing keys that it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 Model = TypeVar("Model", bound=Settings)
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses a key given twice, of which the plain loader keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if key in keys[:number]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice; keep one", node.value[number][0].start_mark
+                )
+        return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -37,14 +50,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as text: {error}") from None
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        content = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise UserError(f"{path}:{place} not valid YAML: {problem}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: found {type(content).__name__}, expected `key: value` lines")
+        found = "nothing" if content is None else type(content).__name__
+        raise UserError(f"{path}: found {found}, expected `key: value` lines")
     return content
 
 
@@ -77,8 +91,8 @@ def override(content: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         if not equals or not all(keys):
             raise UserError(f"--set {assignment}: expected key=value, such as train.steps=500")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
+            value = yaml.load(text, _Loader)
+        except (yaml.YAMLError, ValueError):
             raise UserError(f"--set {assignment}: the value {text!r} is not valid YAML; quote it") from None
         target = result
         for key in keys[:-1]:
@@ -100,6 +114,8 @@ def _describe(model: type[BaseModel], error: dict[str, Any], where: str) -> str:
         return f"{where}: {key}: unknown key, found {found!r}; {advice}"
     if kind == "missing":
         return f"{where}: {key}: missing; this key is required"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"{where}: {key}: found {found!r}; expected `key: value` lines below it"
     rule = error["msg"].removeprefix("Value error, ")
     if not key:
         return f"{where}: {rule}"

@@ -14,7 +14,7 @@ def climatology(store: Store, time: Ints, *, monthly: bool) -> npt.NDArray[np.fl
     """Mean of the training frames of the same season at each time, shape (time, channel, latitude, longitude).
 
     For monthly frames the season is the calendar month; otherwise the days within `HALF_WINDOW_DAYS` of the day of
-    the year, at the same time of day. NaN where the training period holds no such frame.
+    the year (a day more or less across leap years), at the same time of day. NaN where the training period holds no such frame.
     Memory grows with the number of times, so times are best passed in batches without repetition.
 
     Parameters
@@ -26,13 +26,12 @@ def climatology(store: Store, time: Ints, *, monthly: bool) -> npt.NDArray[np.fl
     same = _same_season(time, store.time[start:stop], monthly=monthly) & store.valid[start:stop]
     total = np.zeros((len(time), *store.values.shape[1:]))
     count = np.zeros_like(total)
-    step = store.values.shards[0] if store.values.shards else 1
-    for first in range(start, stop, step):
-        last = min(first + step, stop)
+    for first in range(start, stop, store.shard_frames):
+        last = min(first + store.shard_frames, stop)
         chosen = same[:, first - start : last - start].astype(np.float64)
         if not chosen.any():
             continue
-        frames = np.asarray(store.values[first:last], np.float64)
+        frames = store.read(first, last).astype(np.float64)
         there = np.isfinite(frames)
         total += np.tensordot(chosen, np.where(there, frames, 0), axes=1)
         count += np.tensordot(chosen, there.astype(np.float64), axes=1)

@@ -1,20 +1,44 @@
 """What a campaign says about its data."""
 
 from datetime import date, datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, PlainValidator, field_validator
 
 from hyperslab.settings import Settings
+
+
+def _no_number(value: object) -> object:
+    if isinstance(value, int | float):
+        raise ValueError("must be a date such as 1990-01-01")
+    return value
+
+
+def _share_or_date(value: object) -> float | date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            pass
+    if isinstance(value, int | float) and 0 < value < 1:
+        return float(value)
+    raise ValueError("must be a share between 0 and 1, or a date such as 1990-01-01")
+
+
+# Pydantic alone would read a number as seconds since 1970: `1990` as 00:33 of that year's first day.
+Day = Annotated[date, BeforeValidator(_no_number)]
+ShareOrDate = Annotated[float | date, PlainValidator(_share_or_date)]
 
 
 class Period(Settings):
     """A stretch of time; both ends belong to it."""
 
-    start: date | datetime | None = None
-    """First moment that is taken; the beginning of the record where absent."""
-    end: date | datetime | None = None
-    """Last moment that is taken (a date counts to its last second); the end of the record where absent."""
+    start: Day | None = None
+    """First day that is taken; the beginning of the record where absent."""
+    end: Day | None = None
+    """Last day that is taken, to its last second; the end of the record where absent."""
 
 
 class DataSettings(Settings):
@@ -30,16 +54,16 @@ class DataSettings(Settings):
     """Levels to take (hPa) of the variables that have any; all of them where absent."""
     period: Period = Period()
     """Part of the record to take."""
-    validation: float | date = 0.1
+    validation: ShareOrDate = 0.1
     """Frames held out to watch training: their share of the record, or their first date."""
-    test: float | date = 0.1
+    test: ShareOrDate = 0.1
     """Frames held out for the skill table, the last ones: their share of the record, or their first date."""
     shard_mebibytes: float = Field(default=64, gt=0)
     """Size of a shard before compression; one staging task reads and writes one shard at a time."""
 
-    @field_validator("validation", "test")
+    @field_validator("variables", "levels")
     @classmethod
-    def _share_or_date(cls, value: float | date) -> float | date:
-        if isinstance(value, float | int) and not 0 < value < 1:
-            raise ValueError("must be a share between 0 and 1, or a date such as 1990-01-01")
+    def _each_once(cls, value: list[str] | list[float] | None) -> list[str] | list[float] | None:
+        if value is not None and len(set(value)) != len(value):
+            raise ValueError("must name each one once")
         return value

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from itertools import pairwise
 
 import numpy as np
@@ -153,12 +153,10 @@ def _runs(segment: Ints, valid: Bools, bounds: tuple[int, int]) -> Iterator[tupl
             yield start + a, start + b
 
 
-def seconds(moment: date | datetime, *, day_end: bool = False) -> int:
-    """Seconds since 1970-01-01 of a date (its first second, or its last) or of a moment."""
-    if isinstance(moment, datetime):
-        return int(np.datetime64(moment.replace(tzinfo=None), "s").astype(np.int64))
-    day = int(np.datetime64(moment, "s").astype(np.int64))
-    return day + DAY_SECONDS - 1 if day_end else day
+def seconds(day: date, *, day_end: bool = False) -> int:
+    """Seconds since 1970-01-01 of a day's first second, or of its last."""
+    first = int(np.datetime64(day, "s").astype(np.int64))
+    return first + DAY_SECONDS - 1 if day_end else first
 
 
 def moment(time: int | np.int64) -> str:

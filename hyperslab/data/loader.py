@@ -128,7 +128,7 @@ class Loader:
     def _read_frames(self, frames: Ints) -> npt.NDArray[np.float32]:
         """Frames in physical units, shape (frame, channel, latitude, longitude); neighbours are read in one go."""
         runs = np.split(frames, np.flatnonzero(np.diff(frames) != 1) + 1)
-        blocks = [np.asarray(self.store.values[int(run[0]) : int(run[-1]) + 1]) for run in runs]
+        blocks = [self.store.read(int(run[0]), int(run[-1]) + 1) for run in runs]
         return np.concatenate(blocks)
 
     def _ahead(self, requests: Iterator[list[int]]) -> Generator[Batch, None, None]:

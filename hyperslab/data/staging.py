@@ -17,7 +17,7 @@ from hyperslab.data.frames import Bools, find_segments
 from hyperslab.data.recipe import Recipe
 from hyperslab.data.sources import source_of
 from hyperslab.data.statistics import Moments
-from hyperslab.data.store import FORMAT, data_files, manifest_path, relative_name
+from hyperslab.data.store import FORMAT, data_files, manifest_path, relative_name, shard_path
 from hyperslab.errors import UserError, disk_error
 
 DIMENSIONS = ("frame", "channel", "latitude", "longitude")
@@ -94,7 +94,9 @@ def write_part(path: Path, part: int, threads: int = 1) -> int:
     shard = shard_path(path, part)
     try:
         # A frame that is NaN throughout is written all the same: every shard is a file, a missing one is an error.
-        array = zarr.open_array(path / "values", mode="r+", config={"write_empty_chunks": True})
+        array = zarr.open_array(path / "values", mode="r+").with_config({"write_empty_chunks": True})
+        # Zarr reads a shard before it writes to it, even when it writes all of it: a broken one would stop it.
+        shard.unlink(missing_ok=True)
         array[start:stop] = values
         sync(shard)
         sync(shard.parent)
@@ -131,6 +133,7 @@ def finalise(path: Path) -> str:
     UserError
         When a part is missing or is not what was written, or a channel cannot be normalised.
     """
+    manifest_path(path).unlink(missing_ok=True)
     recipe = read_recipe(path)
     records = []
     for part in range(recipe.num_parts):
@@ -233,11 +236,8 @@ def read_recipe(path: Path) -> Recipe:
         return Recipe.from_json(read_json(path / ".hyperslab" / "recipe.json"))
     except FileNotFoundError:
         raise UserError(f"{path}: is no Hyperslab store (it has no recipe); check the path") from None
-
-
-def shard_path(path: Path, part: int) -> Path:
-    """The file that holds a part."""
-    return path / "values" / "c" / str(part) / "0" / "0" / "0"
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: its recipe cannot be read ({error!r}); start a new campaign") from None
 
 
 def _part_path(path: Path, part: int) -> Path:

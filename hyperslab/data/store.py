@@ -50,6 +50,29 @@ class Store:
     std: npt.NDArray[np.float64]
     splits: dict[str, tuple[int, int]]
 
+    def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Frames `[start, stop)` in physical units, shape (frame, channel, latitude, longitude).
+
+        Raises
+        ------
+        UserError
+            When a shard is missing: Zarr alone would give NaN for it.
+        """
+        for part in range(start // self.shard_frames, -(-stop // self.shard_frames)):
+            if not shard_path(self.path, part).exists():
+                raise UserError(f"{shard_path(self.path, part)}: is missing; stage the store anew")
+        return np.asarray(self.values[start:stop])
+
+    @property
+    def shard_frames(self) -> int:
+        """Frames in a shard."""
+        return int(self.values.shards[0])
+
+
+def shard_path(path: Path, part: int) -> Path:
+    """The file that holds a part."""
+    return path / "values" / "c" / str(part) / "0" / "0" / "0"
+
 
 def open_store(path: Path) -> Store:
     """Open a finished store.
@@ -60,7 +83,10 @@ def open_store(path: Path) -> Store:
         When there is no store, or it is unfinished.
     """
     manifest = _read_manifest(path)
-    group = zarr.open_group(path, mode="r")
+    try:
+        group = zarr.open_group(path, mode="r")
+    except FileNotFoundError:
+        raise UserError(f"{path}: its zarr.json is missing; see `hyperslab verify`, and stage the store anew") from None
 
     def small(name: str) -> npt.NDArray[Any]:
         return np.asarray(group[name][:])
@@ -121,9 +147,15 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         state = "is unfinished (it has no manifest)" if path.exists() else "does not exist"
         raise UserError(f"{path}: the store {state}; stage it with `hyperslab run`, or `hyperslab resume`")
     try:
-        return dict(read_json(manifest_path(path)))
+        manifest = dict(read_json(manifest_path(path)))
     except ValueError as error:
         raise UserError(f"{manifest_path(path)}: is not valid JSON ({error}); stage the store anew") from None
+    if manifest.get("format") != FORMAT or not {"digest", "files"} <= set(manifest):
+        raise UserError(
+            f"{manifest_path(path)}: is no manifest of format {FORMAT} (it says {manifest.get('format')!r}); "
+            "use the version that staged the store, or stage it anew"
+        )
+    return manifest
 
 
 def manifest_path(path: Path) -> Path:

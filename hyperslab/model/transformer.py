@@ -68,7 +68,7 @@ class SpaceTimeTransformer(nn.Module):
         calendar_BF
             Phase of the year and of the day at the target: `loader.calendar_phases`.
         """
-        inputs_BTCHW = torch.nan_to_num(inputs_BTCHW)
+        inputs_BTCHW = torch.where(torch.isfinite(inputs_BTCHW), inputs_BTCHW, 0.0)
         tokens = self.embed(self.grid.patchify(inputs_BTCHW))
         place = self.embed_position(self.position_features)
         tokens = tokens + place + self.embed_age[:, None] + self.embed_calendar(calendar_BF)[:, None, None]

@@ -1,4 +1,4 @@
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import date
 
 import numpy as np
 import pytest
@@ -221,21 +221,6 @@ def test_a_date_begins_with_its_first_second_and_ends_with_its_last() -> None:
     # 1970-01-02 begins one day after the epoch.
     assert seconds(date(1970, 1, 2)) == 86_400
     assert seconds(date(1970, 1, 2), day_end=True) == 2 * 86_400 - 1
-
-
-def test_a_moment_is_itself_whether_as_beginning_or_end() -> None:
-    noon = datetime(1970, 1, 2, 12)
-    assert seconds(noon) == seconds(noon, day_end=True) == 129_600
-
-
-def test_a_moment_in_utc_is_taken_as_it_stands() -> None:
-    assert seconds(datetime(1970, 1, 2, 12, tzinfo=UTC)) == 129_600
-
-
-@pytest.mark.xfail(strict=True, reason="the time zone is dropped, not converted")
-def test_a_moment_in_another_time_zone_is_turned_to_utc() -> None:
-    # 02:00 in a zone two hours ahead of UTC is midnight in UTC.
-    assert seconds(datetime(1970, 1, 2, 2, tzinfo=timezone(timedelta(hours=2)))) == 86_400
 
 
 def test_moments_before_1970_are_negative() -> None:

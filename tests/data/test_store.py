@@ -7,8 +7,8 @@ import pytest
 import xarray as xr
 
 from hyperslab.data.recipe import Recipe
-from hyperslab.data.staging import create, finalise, shard_path, write_part
-from hyperslab.data.store import FORMAT, is_finished, open_store, verify
+from hyperslab.data.staging import create, finalise, write_part
+from hyperslab.data.store import FORMAT, is_finished, open_store, shard_path, verify
 from hyperslab.errors import UserError
 from tests.conftest import make_dataset, make_store_recipe, stage
 
@@ -89,14 +89,12 @@ def test_a_manifest_that_is_no_json_is_refused(finished_store: Path) -> None:
         open_store(finished_store)
 
 
-@pytest.mark.xfail(strict=True, reason="a manifest without its keys ends in a bare KeyError")
 def test_a_manifest_that_lacks_its_keys_is_refused(finished_store: Path) -> None:
     (finished_store / ".hyperslab" / "manifest.json").write_text("{}")
     with pytest.raises(UserError, match=r"manifest\.json"):
         open_store(finished_store)
 
 
-@pytest.mark.xfail(strict=True, reason="the format of a store is written and never looked at")
 def test_a_store_of_a_later_format_is_refused(finished_store: Path) -> None:
     path = finished_store / ".hyperslab" / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1}))
@@ -104,13 +102,10 @@ def test_a_store_of_a_later_format_is_refused(finished_store: Path) -> None:
         open_store(finished_store)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="zarr reads a shard that is gone as NaN, and training would go on without it"
-)
 def test_a_shard_that_is_gone_is_not_read_as_missing_data(finished_store: Path) -> None:
     shard_path(finished_store, 1).unlink()
     with pytest.raises(UserError, match="values/c/1/0/0/0"):
-        np.asarray(open_store(finished_store).values[16:32])
+        open_store(finished_store).read(16, 32)
 
 
 def test_a_store_counts_only_once_it_is_finalised(tmp_path: Path, store_recipe: Recipe) -> None:

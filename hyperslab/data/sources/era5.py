@@ -1,7 +1,6 @@
 """ERA5-style netCDF: variables on a regular latitude-longitude grid, a time axis, sometimes levels."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
@@ -30,7 +29,7 @@ class Era5:
             sizes = ", ".join(f"{dim} {size}" for dim, size in dataset.sizes.items())
         taken = [
             f"frames: {len(header.time)}, {moment(header.time[0])} to {moment(header.time[-1])}, "
-            f"every {segments.cadence}, in {int(segments.ids[-1]) + 1} segment(s)",
+            + (f"every {segments.cadence}, in {int(segments.ids[-1]) + 1} segment(s)" if len(header.time) > 1 else ""),
             f"grid: {len(latitude)} x {len(longitude)}, latitude {latitude[0]:g} to {latitude[-1]:g}, "
             f"longitude {longitude[0]:g} to {longitude[-1]:g}",
             *(f"channel {c.name}: {c.long_name} [{c.units}]" for c in header.channels),
@@ -51,8 +50,8 @@ class Era5:
         UserError
             When a file cannot be used, files overlap or disagree, or the campaign asks for what no file has.
         """
-        with ThreadPoolExecutor(4) as pool:
-            headers = list(pool.map(read_header, paths))
+        # One after another: the netCDF library crashes when two threads open files at a time.
+        headers = [read_header(path) for path in paths]
         channels = _choose_channels(headers, settings)
         chosen = [(header, _channels_of(header, channels)) for header in headers]
         used = [(header, own) for header, own in chosen if own]
@@ -206,7 +205,7 @@ def _raw_file(header: Header, channels: list[Channel], time: Ints) -> RawFile:
         path=str(header.path),
         size_bytes=state.st_size,
         modified_ns=state.st_mtime_ns,
-        variables=tuple(dict.fromkeys(channel.variable for channel in channels)),
+        channels=tuple(channel.name for channel in channels),
         runs=tuple(runs),
     )
 
@@ -231,7 +230,7 @@ def _read_file(
         if (state.st_size, state.st_mtime_ns) != (file.size_bytes, file.modified_ns):
             raise UserError(f"{path}: has changed since it was indexed; start a new campaign for the new data")
         grid = find_grid(dataset, path)
-        numbers = [n for n, channel in enumerate(index.channels) if channel.variable in file.variables]
+        numbers = [n for n, channel in enumerate(index.channels) if channel.name in file.channels]
         fields = [_field(dataset[index.channels[n].variable], index.channels[n], grid) for n in numbers]
         stack = da.stack(fields, axis=1)
         for position, frame, count in pieces:

@@ -10,6 +10,7 @@ import xarray as xr
 
 from hyperslab.data.frames import Ints, find_segments, moment
 from hyperslab.data.grid import GRID_TOLERANCE_DEGREES, is_global
+from hyperslab.data.sources.classic import classic_size
 from hyperslab.data.sources.index import Channel
 from hyperslab.errors import UserError
 
@@ -50,11 +51,28 @@ class Header:
 def open_dataset(path: Path, chunks: dict[str, int] | None = None) -> xr.Dataset:
     """The decoded dataset in a netCDF file, lazily."""
     try:
+        _check_length(path)
         return xr.open_dataset(path, engine="netcdf4", chunks=chunks)
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check data.files") from None
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         raise UserError(f"{path}: {_why_unreadable(path, error)}") from None
+    except (ValueError, OverflowError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path}: cannot be decoded ({reason}); mend the units of its time axis") from None
+
+
+def _check_length(path: Path) -> None:
+    """Refuse a classic file that was cut short: the library would read what is lacking as zeros."""
+    try:
+        promised = classic_size(path)
+    except EOFError:
+        raise UserError(f"{path}: its header is cut short; download it again") from None
+    found = path.stat().st_size
+    if promised is not None and found < promised:
+        raise UserError(f"{path}: is cut short: {found:,} bytes of {promised:,}; download it again")
 
 
 def _why_unreadable(path: Path, error: Exception) -> str:
@@ -80,7 +98,7 @@ def read_header(path: Path) -> Header:
     with open_dataset(path) as dataset:
         grid = find_grid(dataset, path)
         time = _decode_time(dataset, grid, path)
-        channels, left_out = _find_channels(dataset, grid)
+        channels, left_out = _find_channels(dataset, grid, path)
         return Header(
             path=path,
             grid=grid,
@@ -139,7 +157,14 @@ def _has_units(coordinate: xr.DataArray, units: tuple[str, ...], names: tuple[st
     )
 
 
+def _check_coordinates(values: Floats, name: str, path: Path) -> None:
+    if len(values) == 0 or not np.isfinite(values).all():
+        found = "none" if len(values) == 0 else "missing ones among them"
+        raise UserError(f"{path}: needs {name}, found {found}; mend the file")
+
+
 def _north_up(latitude: Floats, path: Path) -> tuple[Ints, Floats]:
+    _check_coordinates(latitude, "latitudes", path)
     order = np.argsort(-latitude, kind="stable").astype(np.int64)
     if len(np.unique(latitude)) != len(latitude) or np.abs(latitude).max() > 90 + GRID_TOLERANCE_DEGREES:
         raise UserError(f"{path}: latitudes repeat or leave -90..90; the grid must be regular, mend the file")
@@ -148,6 +173,7 @@ def _north_up(latitude: Floats, path: Path) -> tuple[Ints, Floats]:
 
 def _eastward(longitude: Floats, path: Path) -> tuple[Ints, Floats]:
     """Columns from west to east: 0..360 round the globe; a region stays whole where it crosses 0 degrees."""
+    _check_coordinates(longitude, "longitudes", path)
     turned = np.round(longitude % 360, 9) % 360
     order = np.argsort(turned, kind="stable").astype(np.int64)
     turned = turned[order]
@@ -171,7 +197,8 @@ def _decode_time(dataset: xr.Dataset, grid: Grid, path: Path) -> Ints:
         )
     if np.isnat(values).any():
         raise UserError(f"{path}: {grid.time_dim} has missing values; every frame needs a time, mend the file")
-    time = values.astype("datetime64[s]").astype(np.int64)
+    # Hours given as fractions of a day miss the second by a rounding error.
+    time = (values.astype("datetime64[ms]") + np.timedelta64(500, "ms")).astype("datetime64[s]").astype(np.int64)
     if len(time) == 0:
         raise UserError(f"{path}: the time axis is empty; download the file again")
     if (np.diff(time) <= 0).any():
@@ -183,7 +210,7 @@ def _decode_time(dataset: xr.Dataset, grid: Grid, path: Path) -> Ints:
     return time
 
 
-def _find_channels(dataset: xr.Dataset, grid: Grid) -> tuple[list[Channel], dict[str, str]]:
+def _find_channels(dataset: xr.Dataset, grid: Grid, path: Path) -> tuple[list[Channel], dict[str, str]]:
     channels: list[Channel] = []
     left_out: dict[str, str] = {}
     needed = {grid.time_dim, grid.latitude_dim, grid.longitude_dim}
@@ -198,14 +225,16 @@ def _find_channels(dataset: xr.Dataset, grid: Grid) -> tuple[list[Channel], dict
         elif variable.dtype.kind not in "fiu":
             left_out[str(name)] = f"its type {variable.dtype} is no number"
         else:
-            channels += _channels_of_variable(str(name), variable, grid)
+            channels += _channels_of_variable(str(name), variable, grid, path)
     return channels, left_out
 
 
-def _channels_of_variable(name: str, variable: xr.DataArray, grid: Grid) -> Iterable[Channel]:
+def _channels_of_variable(name: str, variable: xr.DataArray, grid: Grid, path: Path) -> Iterable[Channel]:
     levels: list[float | None] = [None]
     if grid.level_dim in variable.dims:
         levels = [float(level) for level in variable[grid.level_dim].values]
+    if len(set(levels)) != len(levels):
+        raise UserError(f"{path}: {name} has a level twice ({levels}); keep each level once")
     for level in levels:
         yield Channel(
             name=name if level is None else f"{name}_{level:g}",

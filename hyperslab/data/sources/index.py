@@ -27,7 +27,8 @@ class RawFile:
     path: str
     size_bytes: int
     modified_ns: int
-    variables: tuple[str, ...]
+    channels: tuple[str, ...]
+    """Names of the channels that are taken from it."""
     runs: tuple[tuple[int, int, int], ...]
     """Unbroken stretches: (first position in the file, first frame, number of frames)."""
 
@@ -71,7 +72,7 @@ class Index:
     def from_json(cls, content: dict[str, Any]) -> "Index":
         """The inverse of `to_json`."""
         files = [
-            RawFile(**{**item, "variables": tuple(item["variables"]), "runs": tuple(map(tuple, item["runs"]))})
+            RawFile(**{**item, "channels": tuple(item["channels"]), "runs": tuple(map(tuple, item["runs"]))})
             for item in content["files"]
         ]
         return cls(

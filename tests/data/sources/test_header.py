@@ -42,7 +42,7 @@ def with_axis(name: str, values: list[float]) -> xr.Dataset:
         (b"GRIB\x00\x00\x00\x02 and so on", "is GRIB, not netCDF; convert it"),
         (b"PK\x03\x04 and so on", "is a zip archive, not netCDF; unzip it"),
         (b"<html>Not found", r"is not netCDF \(it starts with b'<html>No'\); name netCDF files"),
-        (b"CDF\x01", "starts as netCDF but cannot be read, it may be cut short .*download it again"),
+        (b"CDF\x01", "its header is cut short; download it again"),
     ],
 )
 def test_a_file_of_another_kind_is_named_for_what_it_is(tmp_path: Path, content: bytes, message: str) -> None:
@@ -78,9 +78,6 @@ def test_a_netcdf4_file_that_was_cut_short_is_refused(tmp_path: Path, share: flo
         read_header(path)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="netCDF-3 past the end of the file reads as zeros, which nobody notices"
-)
 def test_a_netcdf3_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     # The axes come first, as in files of the old Climate Data Store, so that only fields are cut off.
     dataset = make_dataset(frames=200)
@@ -131,7 +128,6 @@ def test_longitudes_that_repeat_on_the_circle_are_refused(tmp_path: Path, longit
         header_of(tmp_path, with_axis("longitude", longitude))
 
 
-@pytest.mark.xfail(strict=True, reason="a missing coordinate passes the checks of the grid")
 @pytest.mark.parametrize(
     ("name", "values"), [("latitude", [90, np.nan, -90]), ("longitude", [0, np.nan, 180, 270])]
 )
@@ -140,7 +136,6 @@ def test_a_missing_coordinate_is_refused(tmp_path: Path, name: str, values: list
         header_of(tmp_path, with_axis(name, values))
 
 
-@pytest.mark.xfail(strict=True, reason="an axis without a value ends in a bare error of numpy")
 @pytest.mark.parametrize("name", ["latitude", "longitude"])
 def test_a_grid_without_rows_or_columns_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=name):
@@ -155,7 +150,6 @@ def test_another_calendar_is_refused(tmp_path: Path, calendar: str) -> None:
 
 
 @pytest.mark.parametrize("units", ["months since 2001-01-01", "fortnights since 2001-01-01"])
-@pytest.mark.xfail(strict=True, reason="told that the file is cut short and to download it again")
 def test_time_units_that_cannot_be_decoded_are_not_taken_for_a_cut_file(tmp_path: Path, units: str) -> None:
     with pytest.raises(UserError, match=units) as caught:
         header_of(tmp_path, with_time([0, 1, 2], units=units))
@@ -241,9 +235,6 @@ def test_times_are_seconds_since_1970(tmp_path: Path) -> None:
     assert header.time.tolist() == [86_400, 129_600]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="fractions of a second are cut off instead of rounded: 06:59:59, and false gaps"
-)
 def test_hours_told_as_fractions_of_a_day_have_no_gaps(tmp_path: Path) -> None:
     # An hour is no binary fraction of a day: decoded to nanoseconds it may lie just before the full hour.
     header = header_of(
@@ -313,7 +304,6 @@ def test_a_single_frame_is_pointed_out(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="of two equal levels the second vanishes without a word")
 def test_a_level_that_stands_twice_is_refused_or_pointed_out(tmp_path: Path) -> None:
     path = write(tmp_path, make_dataset(frames=3, variables=["t"], levels=[850, 850]))
     try:
