@@ -33,9 +33,7 @@ PHASES = (
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     runs = parser.parse_args().runs
     demo = Path(str(resources.files("hyperslab.workflows") / "demo" / "winds.yaml"))
@@ -50,9 +48,7 @@ def main() -> None:
     totals = [sum(row) for row in rows]
     print(line("from command to first step", totals))
     print(line("the same staging in one process, without Parsl", floors))
-    print(
-        line("overhead: beyond staging", [total - floor for total, floor in zip(totals, floors, strict=True)])
-    )
+    print(line("overhead: beyond staging", [total - floor for total, floor in zip(totals, floors, strict=True)]))
 
 
 def measure(demo: Path, folder: Path) -> list[float]:

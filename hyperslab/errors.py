@@ -22,9 +22,7 @@ class Stopped(RuntimeError):
     """A person asked the campaign to stop; nothing is lost."""
 
 
-def disk_error(
-    error: OSError, path: str | os.PathLike[str], need_bytes: int | None = None
-) -> UserError | None:
+def disk_error(error: OSError, path: str | os.PathLike[str], need_bytes: int | None = None) -> UserError | None:
     """The mistake behind an operating-system error met while writing, or None where it is not a person's.
 
     Parameters
@@ -38,9 +36,7 @@ def disk_error(
     """
     need = f" ({need_bytes:,} bytes are needed)" if need_bytes else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(
-            f"{path}: no space left on the disk{need}; free some room, then go on with `hyperslab resume`"
-        )
+        return UserError(f"{path}: no space left on the disk{need}; free some room, then go on with `hyperslab resume`")
     if error.errno in (
         errno.EACCES,
         errno.EPERM,

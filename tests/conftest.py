@@ -59,9 +59,7 @@ def write_netcdf(path: Path, **options: Any) -> Path:
     return path
 
 
-def make_store_recipe(
-    files: Sequence[Path], splits: dict[str, tuple[int, int]], shard_frames: int = 16
-) -> Recipe:
+def make_store_recipe(files: Sequence[Path], splits: dict[str, tuple[int, int]], shard_frames: int = 16) -> Recipe:
     """The recipe of a store of these files, cut as asked to the frame."""
     index = Era5().scan(files, DataSettings(files=[str(file) for file in files]))
     return Recipe(index=index, shard_frames=shard_frames, splits=splits)

@@ -14,7 +14,8 @@ def climatology(store: Store, time: Ints, *, monthly: bool) -> npt.NDArray[np.fl
     """Mean of the training frames of the same season at each time, shape (time, channel, latitude, longitude).
 
     For monthly frames the season is the calendar month; otherwise the days within `HALF_WINDOW_DAYS` of the day of
-    the year (a day more or less across leap years), at the same time of day. NaN where the training period holds no such frame.
+    the year (a day more or less across leap years), at the same time of day. NaN where the training period holds no
+    such frame.
     Memory grows with the number of times, so times are best passed in batches without repetition.
 
     Parameters

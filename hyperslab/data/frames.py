@@ -62,9 +62,7 @@ def find_segments(time: Ints) -> Segments:
     return Segments(ids=ids, monthly=monthly, step_seconds=common)
 
 
-def split_bounds(
-    time: Ints, validation: float | date, test: float | date
-) -> dict[str, tuple[int, int]]:
+def split_bounds(time: Ints, validation: float | date, test: float | date) -> dict[str, tuple[int, int]]:
     """Frame ranges `[start, stop)` of the training, validation and test splits, in the order of time.
 
     Raises

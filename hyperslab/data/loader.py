@@ -90,7 +90,9 @@ class Loader:
         self._mean = store.mean.astype(np.float32)[:, None, None]
         self._std = store.std.astype(np.float32)[:, None, None]
 
-    def training(self, seed: int, start_step: int, stop_step: int, batch: int, slots: range) -> Generator[Batch, None, None]:
+    def training(
+        self, seed: int, start_step: int, stop_step: int, batch: int, slots: range
+    ) -> Generator[Batch, None, None]:
         """The batches of one rank from `start_step` up to `stop_step`.
 
         Parameters

@@ -203,11 +203,18 @@ def _write_small_arrays(path: Path, recipe: Recipe, valid: Bools, moments: Momen
         ("maximum", "channel", moments.maximum, {"long_name": "maximum over the training split"}),
     ):
         array = group.create_array(
-            name, shape=values.shape, dtype=values.dtype, dimension_names=(dim,), attributes=attributes, overwrite=True
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            dimension_names=(dim,),
+            attributes=attributes,
+            overwrite=True,
         )
         array[:] = values
     names = [channel.name for channel in index.channels]
-    channel = group.create_array("channel", shape=(len(names),), dtype=str, dimension_names=("channel",), overwrite=True)
+    channel = group.create_array(
+        "channel", shape=(len(names),), dtype=str, dimension_names=("channel",), overwrite=True
+    )
     channel[:] = np.asarray(names, dtype=object)
     group.attrs.update(
         {
@@ -242,5 +249,3 @@ def read_recipe(path: Path) -> Recipe:
 
 def _part_path(path: Path, part: int) -> Path:
     return path / ".hyperslab" / "parts" / f"{part:06d}.json"
-
-

@@ -9,7 +9,6 @@ A store is a Zarr v3 group that `xarray.open_zarr` opens:
   `.hyperslab/manifest.json` (a digest for each file). Without its manifest a store is unfinished and refused.
 """
 
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,14 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import zarr
-from zarr.codecs import BloscCodec
 
-from hyperslab.data.files import digest_of, file_digest, read_json, sync, write_json
-from hyperslab.data.frames import SPLITS, Bools, Ints, find_segments
-from hyperslab.data.recipe import Recipe
-from hyperslab.data.sources import source_of
-from hyperslab.data.statistics import Moments
-from hyperslab.errors import UserError, disk_error
+from hyperslab.data.files import digest_of, file_digest, read_json
+from hyperslab.data.frames import SPLITS, Bools, Ints
+from hyperslab.errors import UserError
 
 FORMAT = 1
 
@@ -159,6 +154,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def manifest_path(path: Path) -> Path:
+    """The file whose presence says that a store is finished."""
     return path / ".hyperslab" / "manifest.json"
 
 
@@ -170,6 +166,5 @@ def data_files(path: Path) -> list[Path]:
 
 
 def relative_name(path: Path, file: Path) -> str:
+    """Name of a file in the manifest."""
     return file.relative_to(path).as_posix()
-
-

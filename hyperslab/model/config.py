@@ -25,9 +25,7 @@ class ModelSettings(Settings):
     def _heads_divide_width(self) -> Self:
         if self.width % self.heads:
             near = max(h for h in range(1, self.heads + 1) if self.width % h == 0)
-            raise ValueError(
-                f"model.heads: must divide model.width ({self.width}), got {self.heads}; try {near}"
-            )
+            raise ValueError(f"model.heads: must divide model.width ({self.width}), got {self.heads}; try {near}")
         return self
 
 

@@ -30,7 +30,5 @@ def anomaly_correlation(
     product = forecast_anomaly * truth_anomaly
     # A point without one of the two counts in none of the three means.
     gap = torch.where(torch.isfinite(product), 0.0, torch.nan)
-    power = area_mean(forecast_anomaly.square() + gap, weights_H) * area_mean(
-        truth_anomaly.square() + gap, weights_H
-    )
+    power = area_mean(forecast_anomaly.square() + gap, weights_H) * area_mean(truth_anomaly.square() + gap, weights_H)
     return area_mean(product, weights_H) / power.sqrt()

@@ -31,9 +31,7 @@ def latest(directory: Path) -> Path | None:
 def read_progress(path: Path) -> Progress:
     """Where the run stood when a checkpoint was written."""
     manifest = read_json(path / MANIFEST)
-    return Progress(
-        step=manifest["step"], store_digest=manifest["store_digest"], order_digest=manifest["order_digest"]
-    )
+    return Progress(step=manifest["step"], store_digest=manifest["store_digest"], order_digest=manifest["order_digest"])
 
 
 def finished(directory: Path) -> Iterator[Path]:

@@ -2,8 +2,7 @@
 
 import shutil
 import warnings
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from hyperslab.data.files import digest_of, file_digest, read_json, sync, write_json
-from hyperslab.parallel.catalog import MANIFEST, PREFIX, Progress, finished
 from hyperslab.errors import UserError, disk_error
-
+from hyperslab.parallel.catalog import MANIFEST, PREFIX, Progress, finished
 
 
 def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, keep: int) -> None:
@@ -85,7 +83,9 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) 
     for name, digest in manifest["files"].items():
         file = path / name
         if not file.is_file() or file_digest(file) != digest:
-            raise UserError(f"{file}: missing or changed since it was written; remove {path} to go on from the one before")
+            raise UserError(
+                f"{file}: missing or changed since it was written; remove {path} to go on from the one before"
+            )
     optimizers = [] if optimizer is None else [optimizer]
     model_state, optimizer_state = get_state_dict(model, optimizers)
     state: dict[str, Any] = {"model": model_state}
@@ -95,6 +95,4 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) 
         # Loading without a process group is meant where one process evaluates.
         warnings.simplefilter("ignore")
         dcp_load(state, checkpoint_id=path)
-    set_state_dict(
-        model, optimizers, model_state_dict=state["model"], optim_state_dict=state.get("optimizer", {})
-    )
+    set_state_dict(model, optimizers, model_state_dict=state["model"], optim_state_dict=state.get("optimizer", {}))

@@ -41,9 +41,7 @@ class ParallelSettings(Settings):
     @model_validator(mode="after")
     def _replicas_divide_ranks(self) -> Self:
         if self.ranks is not None and self.ranks % self.replicate:
-            raise ValueError(
-                f"parallel.replicate: must divide parallel.ranks ({self.ranks}), got {self.replicate}"
-            )
+            raise ValueError(f"parallel.replicate: must divide parallel.ranks ({self.ranks}), got {self.replicate}")
         return self
 
 

@@ -116,7 +116,7 @@ class StopRequest:
         for number in STOP_SIGNALS:
             signal.signal(number, self._note)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
         self.signalled = True
 
     def __call__(self) -> bool:

@@ -51,7 +51,5 @@ def make_layout(settings: ParallelSettings, site_ranks: int, batch: int) -> Layo
         raise UserError(f"parallel.replicate: must divide the number of ranks ({ranks}), got {settings.replicate}")
     if batch % ranks:
         nearest = max(1, round(batch / ranks)) * ranks
-        raise UserError(
-            f"train.batch: must be a multiple of the number of ranks ({ranks}), got {batch}; try {nearest}"
-        )
+        raise UserError(f"train.batch: must be a multiple of the number of ranks ({ranks}), got {batch}; try {nearest}")
     return Layout(replicate=settings.replicate, shard=ranks // settings.replicate)

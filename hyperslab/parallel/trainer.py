@@ -189,9 +189,7 @@ def _digest(run: Run, loader: Loader, step: int) -> str:
 
 
 def _save(run: Run, optimizer: torch.optim.Optimizer, loader: Loader, step: int) -> None:
-    progress = catalog.Progress(
-        step=step, store_digest=run.store.digest, order_digest=_digest(run, loader, step)
-    )
+    progress = catalog.Progress(step=step, store_digest=run.store.digest, order_digest=_digest(run, loader, step))
     checkpoint.save(run.checkpoint_dir, run.model, optimizer, progress, run.checkpoints.keep)
 
 

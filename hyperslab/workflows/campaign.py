@@ -106,7 +106,7 @@ def raw_files(campaign: Campaign) -> list[Path]:
     found: dict[Path, None] = {}
     for pattern in campaign.data.files:
         # A name that is there is itself, whatever characters it holds.
-        matches = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))
+        matches = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
         if not matches:
             what = "matches no file" if glob.has_magic(pattern) else "no such file"
             raise UserError(f"data.files: {pattern}: {what}; paths are taken from the campaign file's directory")

@@ -77,7 +77,12 @@ def run(
 ) -> None:
     """Stage, pretrain, evaluate and report: all of a campaign."""
     campaign = load_campaign(campaign_file, assignments)
-    _run(campaign, site, CampaignDir((directory or Path("campaigns") / campaign.name).absolute()), dry_run=dry_run)
+    _run(
+        campaign,
+        site,
+        CampaignDir((directory or Path("campaigns") / campaign.name).absolute()),
+        dry_run=dry_run,
+    )
 
 
 def _run(campaign: Campaign, site_name: str, directory: CampaignDir, *, dry_run: bool) -> None:
@@ -227,7 +232,12 @@ def demo(directory: NewDirectory = None, assignments: Assignments = []) -> None:
     """Run a small campaign on eleven years of real monthly winds."""
     with resources.as_file(resources.files("hyperslab.workflows") / "demo") as folder:
         campaign = load_campaign(folder / "winds.yaml", assignments)
-        _run(campaign, "local", CampaignDir((directory or _free(Path("campaigns") / "winds")).absolute()), dry_run=False)
+        _run(
+            campaign,
+            "local",
+            CampaignDir((directory or _free(Path("campaigns") / "winds")).absolute()),
+            dry_run=False,
+        )
 
 
 def _free(path: Path) -> Path:
@@ -250,7 +260,15 @@ def ui(
     tracking = _tracking(directory)
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
     console.print(f"MLflow at http://127.0.0.1:{port} in about 20 seconds; end it with Ctrl-C", soft_wrap=True)
-    arguments = ["server", "--backend-store-uri", database(tracking), "--host", "127.0.0.1", "--port", str(port)]
+    arguments = [
+        "server",
+        "--backend-store-uri",
+        database(tracking),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     artifacts = ["--artifacts-destination", str(tracking / "artifacts"), "--workers", "1"]
     os.execve(sys.executable, [sys.executable, "-m", "mlflow", *arguments, *artifacts], environment)
 

@@ -14,8 +14,8 @@ import parsl
 import psutil
 from parsl.config import Config
 from parsl.executors import HighThroughputExecutor, ThreadPoolExecutor
-from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from parsl.executors.base import ParslExecutor
+from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from parsl.jobs.states import JobState, JobStatus
 from parsl.launchers import SimpleLauncher
 from parsl.providers import LocalProvider

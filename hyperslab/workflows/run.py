@@ -19,8 +19,8 @@ from parsl import python_app
 
 import hyperslab
 from hyperslab.data import staging, store
-from hyperslab.data.recipe import Recipe
 from hyperslab.data.files import read_json
+from hyperslab.data.recipe import Recipe
 from hyperslab.errors import CampaignFailed, Stopped, UserError, disk_error
 from hyperslab.parallel import catalog
 from hyperslab.site_configs.schema import Site
@@ -96,9 +96,7 @@ class Driver:
     def run(self, watch: Callable[[], None]) -> None:
         """Submit the graph and see it through."""
         on_driver = python_app(executors=[engine.DRIVER])
-        config = engine.parsl_config(
-            self.directory, self.site, staging=not store.is_finished(self.directory.store)
-        )
+        config = engine.parsl_config(self.directory, self.site, staging=not store.is_finished(self.directory.store))
         relay = tracking.Relay(self.directory, self.campaign)
         with _stop_signals(self.stop), engine.loaded(config):
             relay.start()
@@ -346,7 +344,7 @@ def _commit() -> str:
 def _stop_signals(stop: threading.Event) -> Iterator[None]:
     """Let an interrupt, or a polite kill, stop the campaign at its next checkpoint; a second one ends it at once."""
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def ask(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()

@@ -131,9 +131,7 @@ def test_a_share_and_a_date_go_together() -> None:
         (date(2001, 1, 8), 0.5),
     ],
 )
-def test_splits_that_leave_one_of_them_empty_are_refused(
-    validation: float | date, test: float | date
-) -> None:
+def test_splits_that_leave_one_of_them_empty_are_refused(validation: float | date, test: float | date) -> None:
     with pytest.raises(UserError, match=r"for 10 frames from 2001-01-01T00:00 to 2001-01-10T00:00") as caught:
         split_bounds(daily(10), validation, test)
     assert f"data.validation, data.test: found {validation} and {test}" in str(caught.value)
@@ -150,9 +148,7 @@ def test_a_record_of_two_frames_cannot_be_split_in_three() -> None:
     validation=st.floats(0.001, 0.999),
     test=st.floats(0.001, 0.999),
 )
-def test_splits_cover_the_record_without_overlap_or_are_refused(
-    total: int, validation: float, test: float
-) -> None:
+def test_splits_cover_the_record_without_overlap_or_are_refused(total: int, validation: float, test: float) -> None:
     try:
         bounds = split_bounds(daily(total), validation, test)
     except UserError:

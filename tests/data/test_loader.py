@@ -43,9 +43,7 @@ def assert_same(first: Batch, second: Batch) -> None:
         (Sampling(history=2, lead=4, rollout=3), 17, (0, 4, 8, 12, 16)),
     ],
 )
-def test_inputs_and_targets_stand_one_lead_apart(
-    sampling: Sampling, span: int, offsets: tuple[int, ...]
-) -> None:
+def test_inputs_and_targets_stand_one_lead_apart(sampling: Sampling, span: int, offsets: tuple[int, ...]) -> None:
     assert sampling.span == span
     assert sampling.offsets == offsets
 
@@ -79,9 +77,7 @@ def test_missing_values_stay_missing(tmp_path: Path) -> None:
     dataset = make_dataset()
     dataset["t2m"][1, 2, 3] = np.nan
     dataset.to_netcdf(tmp_path / "raw.nc")
-    recipe = make_store_recipe(
-        [tmp_path / "raw.nc"], {"train": (0, 20), "validation": (20, 30), "test": (30, 40)}
-    )
+    recipe = make_store_recipe([tmp_path / "raw.nc"], {"train": (0, 20), "validation": (20, 30), "test": (30, 40)})
     store = open_store(stage(tmp_path / "store", recipe))
     sampling = Sampling(history=1, lead=1)
     batch = Loader(store, windows_of(store, "train", sampling), sampling).read([0, 1])
@@ -105,10 +101,7 @@ def test_ranks_share_the_global_batch_among_them(opened: Store) -> None:
     sampling = Sampling(history=2, lead=1)
     loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
     [whole] = loader.training(seed=1, start_step=3, stop_step=4, batch=6, slots=range(6))
-    parts = [
-        next(loader.training(1, 3, 4, batch=6, slots=slots))
-        for slots in (range(0, 2), range(2, 3), range(3, 6))
-    ]
+    parts = [next(loader.training(1, 3, 4, batch=6, slots=slots)) for slots in (range(0, 2), range(2, 3), range(3, 6))]
     assert [len(part.inputs) for part in parts] == [2, 1, 3]
     assert torch.equal(torch.cat([part.inputs for part in parts]), whole.inputs)
     assert torch.equal(torch.cat([part.target for part in parts]), whole.target)

@@ -43,9 +43,7 @@ def test_an_epoch_of_a_million_repeats_no_window() -> None:
     total=st.integers(2, 2**40),
     data=st.data(),
 )
-def test_two_samples_of_an_epoch_are_two_windows(
-    seed: int, epoch: int, total: int, data: st.DataObject
-) -> None:
+def test_two_samples_of_an_epoch_are_two_windows(seed: int, epoch: int, total: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, total - 1))
     second = data.draw(st.integers(0, total - 1).filter(lambda position: position != first))
     drawn = [sample_at(seed, epoch * total + position, total) for position in (first, second)]

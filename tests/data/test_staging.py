@@ -193,9 +193,7 @@ def test_a_shard_that_changed_before_finalising_is_to_be_staged_again(
     for number in range(store_recipe.num_parts):
         write_part(path, number)
     flip_a_byte(shard_path(path, part))
-    message = (
-        rf"values/c/{part}/0/0/0: does not hold what was written; .*`hyperslab resume`, which stages it again"
-    )
+    message = rf"values/c/{part}/0/0/0: does not hold what was written; .*`hyperslab resume`, which stages it again"
     with pytest.raises(UserError, match=message):
         finalise(path)
     assert not is_finished(path)
@@ -236,24 +234,18 @@ def test_a_shard_that_vanished_before_finalising_is_staged_again(
 def test_a_channel_that_never_changes_in_training_is_refused(tmp_path: Path) -> None:
     dataset = make_dataset()
     dataset["t2m"][:24] = 273.15
-    with pytest.raises(
-        UserError, match="t2m never changes in the training split, so it cannot be normalised"
-    ):
+    with pytest.raises(UserError, match="t2m never changes in the training split, so it cannot be normalised"):
         stage(tmp_path / "store", recipe_of(tmp_path / "raw.nc", dataset))
 
 
 def test_a_channel_without_a_value_in_training_is_refused(tmp_path: Path) -> None:
     dataset = make_dataset()
     dataset["msl"][:24] = np.nan
-    with pytest.raises(
-        UserError, match=r"msl has no value at all in the training split.* choose other splits"
-    ):
+    with pytest.raises(UserError, match=r"msl has no value at all in the training split.* choose other splits"):
         stage(tmp_path / "store", recipe_of(tmp_path / "raw.nc", dataset))
 
 
-def test_litter_of_killed_writes_is_removed(
-    tmp_path: Path, store_recipe: Recipe, finished_store: Path
-) -> None:
+def test_litter_of_killed_writes_is_removed(tmp_path: Path, store_recipe: Recipe, finished_store: Path) -> None:
     path = tmp_path / "littered"
     create(path, store_recipe)
     for part in range(store_recipe.num_parts):

@@ -66,9 +66,7 @@ def test_gradients_of_a_block_fit_finite_differences():
     names, weights = zip(*block.named_parameters(), strict=True)
 
     def forward(tokens: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = torch.func.functional_call(
-            block, dict(zip(names, weights, strict=True)), (tokens,)
-        )
+        output: torch.Tensor = torch.func.functional_call(block, dict(zip(names, weights, strict=True)), (tokens,))
         return output
 
     assert torch.autograd.gradcheck(forward, (tokens, *weights), fast_mode=True)

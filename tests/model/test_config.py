@@ -34,9 +34,7 @@ def test_the_smallest_sizes_are_accepted():
 def test_sizes_below_the_smallest_are_refused(content: dict[str, Any]):
     key, value = next(iter(content.items()))
 
-    with pytest.raises(
-        UserError, match=rf"campaign.yaml: {key}: found {value}; input should be greater than"
-    ):
+    with pytest.raises(UserError, match=rf"campaign.yaml: {key}: found {value}; input should be greater than"):
         parse(ModelSettings, content, "campaign.yaml")
 
 

@@ -70,9 +70,7 @@ def test_a_missing_target_sends_no_gradient_and_a_present_one_twice_its_error():
     forecast = torch.tensor([[[[1.0, 0.0], [4.0, 5.0]]]], requires_grad=True)
     target = torch.tensor([[[[0.0, 2.0], [1.0, torch.nan]]]])
 
-    (gradient,) = torch.autograd.grad(
-        weighted_square_error(forecast, target, torch.tensor([0.5, 1.5])), forecast
-    )
+    (gradient,) = torch.autograd.grad(weighted_square_error(forecast, target, torch.tensor([0.5, 1.5])), forecast)
 
     assert gradient.flatten().tolist() == [0.25, -0.5, 2.25, 0.0]
 

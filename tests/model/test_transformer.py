@@ -29,9 +29,7 @@ def make_model(seed: int = 0, *, trained: bool = False, **changes: Any) -> Space
 
 def make_inputs(batch: int = 2, history: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(21)
-    return torch.randn(batch, history, 3, 5, 8, generator=generator), torch.randn(
-        batch, 4, generator=generator
-    )
+    return torch.randn(batch, history, 3, 5, 8, generator=generator), torch.randn(batch, 4, generator=generator)
 
 
 def test_an_untrained_model_forecasts_persistence_exactly():
@@ -80,9 +78,7 @@ def test_the_number_of_parameters_follows_a_closed_formula(width, depth, heads, 
     block = 2 * width + 4 * width**2 + 2 * (width // heads) + 3 * width * hidden
     head = width + (width + 1) * values
 
-    counted = count_parameters(
-        settings(width=width, depth=depth, heads=heads, patch=patch, history=history), FRAME
-    )
+    counted = count_parameters(settings(width=width, depth=depth, heads=heads, patch=patch, history=history), FRAME)
 
     assert counted == embeddings + depth * block + head
 

@@ -17,9 +17,7 @@ def store() -> Store:
 @pytest.fixture(scope="session")
 def one_rank(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The run of `TRAIN` on one rank, uninterrupted."""
-    task = Task(
-        store=store, checkpoint_dir=tmp_path_factory.mktemp("one"), layout=Layout(replicate=1, shard=1)
-    )
+    task = Task(store=store, checkpoint_dir=tmp_path_factory.mktemp("one"), layout=Layout(replicate=1, shard=1))
     (outcome,) = on_ranks(1, train_task, task)
     return outcome
 

@@ -15,9 +15,7 @@ from tests.parallel.training import SAMPLING, Outcome, Task, make_model, make_ru
 
 
 def task_of(store: Store, directory: Path, replicate: int, shard: int, **changes: Any) -> Task:
-    return Task(
-        store=store, checkpoint_dir=directory, layout=Layout(replicate=replicate, shard=shard), **changes
-    )
+    return Task(store=store, checkpoint_dir=directory, layout=Layout(replicate=replicate, shard=shard), **changes)
 
 
 def held_shapes(task: Task) -> dict[str, tuple[int, ...]]:
@@ -123,9 +121,7 @@ def change_by_untrained_model(task: Task) -> float:
         ),
     ],
 )
-def test_an_untrained_model_forecasts_persistence_whatever_the_precision_of_products(
-    store, tmp_path, precision
-):
+def test_an_untrained_model_forecasts_persistence_whatever_the_precision_of_products(store, tmp_path, precision):
     (change,) = on_ranks(1, change_by_untrained_model, task_of(store, tmp_path, 1, 1, precision=precision))
 
     assert change == 0

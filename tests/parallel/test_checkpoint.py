@@ -105,9 +105,7 @@ def test_an_optimizer_that_has_made_no_step_is_filled_too(tmp_path):
 
 def save_shared_out(task: Task) -> Tensors:
     run = make_run(task)
-    checkpoint.save(
-        task.checkpoint_dir, run.model, make_optimizer(run.model, run.train), progress_at(7), keep=1
-    )
+    checkpoint.save(task.checkpoint_dir, run.model, make_optimizer(run.model, run.train), progress_at(7), keep=1)
     return whole_weights(run.model)
 
 
@@ -250,9 +248,7 @@ def test_a_damaged_file_is_refused_by_name(copied, name, damage):
 
 
 @pytest.mark.parametrize("damage", ["cut off", "a file left out"])
-@pytest.mark.xfail(
-    strict=True, reason="a manifest that is no JSON, or does not fit its own digest, is not refused"
-)
+@pytest.mark.xfail(strict=True, reason="a manifest that is no JSON, or does not fit its own digest, is not refused")
 def test_a_damaged_manifest_is_refused_by_name(copied, damage):
     manifest = copied / "manifest.json"
     content = read_json(manifest)

@@ -14,9 +14,7 @@ def test_replicas_that_do_not_divide_the_ranks_are_refused():
     assert str(error.value) == "campaign.yaml: parallel.replicate: must divide parallel.ranks (6), got 4"
 
 
-@pytest.mark.parametrize(
-    "content", [{"ranks": 6, "replicate": 3}, {"ranks": 4, "replicate": 4}, {"replicate": 5}]
-)
+@pytest.mark.parametrize("content", [{"ranks": 6, "replicate": 3}, {"ranks": 4, "replicate": 4}, {"replicate": 5}])
 def test_replicas_that_divide_the_ranks_or_await_the_site_are_accepted(content):
     assert parse(ParallelSettings, content, "campaign.yaml").replicate == content["replicate"]
 
@@ -40,9 +38,7 @@ def test_replicas_that_divide_the_ranks_or_await_the_site_are_accepted(content):
     ],
 )
 def test_a_number_below_its_smallest_is_refused_by_name(model: type[Settings], key: str, value: float):
-    with pytest.raises(
-        UserError, match=rf"campaign.yaml: {key}: found {value}; input should be greater than"
-    ):
+    with pytest.raises(UserError, match=rf"campaign.yaml: {key}: found {value}; input should be greater than"):
         parse(model, {key: value}, "campaign.yaml")
 
 

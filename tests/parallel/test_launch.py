@@ -31,9 +31,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
     started: list[BaseProcess] = []
 
     def start(body: Callable[[], int]) -> BaseProcess:
-        process = multiprocessing.get_context("fork").Process(
-            target=_start_two, args=(body, directory, os.getpid())
-        )
+        process = multiprocessing.get_context("fork").Process(target=_start_two, args=(body, directory, os.getpid()))
         process.start()
         started.append(process)
         return process
@@ -133,9 +131,7 @@ def test_a_rank_that_fails_ends_one_that_waits_for_it_in_a_collective(launch):
     assert exit_code_of(launch(body)) in (1, 3)  # the other one notices, too
 
 
-@pytest.mark.xfail(
-    strict=True, reason="process_group awaits all ranks in a barrier before a returned code counts"
-)
+@pytest.mark.xfail(strict=True, reason="process_group awaits all ranks in a barrier before a returned code counts")
 def test_a_code_that_a_body_returns_ends_the_other_rank_too(launch):
     def body() -> int:
         if dist.get_rank() == 1:
@@ -183,9 +179,7 @@ def test_a_rank_that_is_killed_ends_with_128_and_its_signal(launch, capfd):
     assert "rank 1 was killed by signal 9" in capfd.readouterr().err
 
 
-@pytest.mark.xfail(
-    strict=True, reason="of ranks found ended at one time, the lowest counts, not the first to fail"
-)
+@pytest.mark.xfail(strict=True, reason="of ranks found ended at one time, the lowest counts, not the first to fail")
 def test_the_mistake_of_one_rank_counts_before_the_failure_it_causes_on_another(launch, tmp_path):
     def body() -> int:
         tell(tmp_path, os.getpid())
@@ -198,9 +192,7 @@ def test_the_mistake_of_one_rank_counts_before_the_failure_it_causes_on_another(
         return 0
 
     process = launch(body)
-    wait_until(
-        lambda: len(told(tmp_path)) == 2 and not any(is_running(int(str(pid))) for pid in told(tmp_path))
-    )
+    wait_until(lambda: len(told(tmp_path)) == 2 and not any(is_running(int(str(pid))) for pid in told(tmp_path)))
     assert process.pid is not None
     os.kill(process.pid, signal.SIGCONT)
 

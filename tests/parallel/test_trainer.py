@@ -98,9 +98,7 @@ def test_training_on_two_ranks_that_share_one_copy_equals_one_rank(one_rank, two
 
 @pytest.mark.parametrize("layout", [Layout(replicate=2, shard=1), Layout(replicate=2, shard=2)])
 def test_training_on_copies_of_the_model_equals_one_rank(store, tmp_path, one_rank, layout):
-    for outcome in on_ranks(
-        layout.num_ranks, train_task, Task(store=store, checkpoint_dir=tmp_path, layout=layout)
-    ):
+    for outcome in on_ranks(layout.num_ranks, train_task, Task(store=store, checkpoint_dir=tmp_path, layout=layout)):
         assert_same_numbers(outcome, one_rank)
 
 
@@ -163,9 +161,7 @@ def test_a_run_resumed_under_another_layout_goes_on_the_same(store, resumable_di
     (resumed,) = on_ranks(1, train_task, Task(store=store, checkpoint_dir=resumable_dir, layout=ONE))
 
     assert list(resumed.losses) == [3, 4, 5]
-    assert resumed.losses == pytest.approx(
-        {step: one_rank.losses[step] for step in (3, 4, 5)}, abs=1e-5, rel=0
-    )
+    assert resumed.losses == pytest.approx({step: one_rank.losses[step] for step in (3, 4, 5)}, abs=1e-5, rel=0)
     for name, weight in resumed.weights.items():
         torch.testing.assert_close(weight, one_rank.weights[name], rtol=0, atol=1e-5)
 
@@ -199,13 +195,10 @@ def test_a_run_on_other_data_is_refused_with_both_digests(store, resumable_dir):
 
 @pytest.mark.parametrize("changes", [{"seed": 2}, {"batch": 2}])
 def test_a_run_in_another_order_is_refused(store, resumable_dir, changes):
-    (message,) = on_ranks(
-        1, refusal, Task(store=store, checkpoint_dir=resumable_dir, layout=ONE, train=changes)
-    )
+    (message,) = on_ranks(1, refusal, Task(store=store, checkpoint_dir=resumable_dir, layout=ONE, train=changes))
 
     assert message == (
-        f"{resumable_dir}/step-00000002: drew its samples in another order; "
-        "go on with the same version and settings"
+        f"{resumable_dir}/step-00000002: drew its samples in another order; go on with the same version and settings"
     )
 
 
@@ -214,9 +207,7 @@ def test_a_run_over_other_windows_is_refused(store, resumable_dir):
     valid = store.valid.copy()
     valid[9] = False
 
-    (message,) = on_ranks(
-        1, refusal, Task(store=replace(store, valid=valid), checkpoint_dir=resumable_dir, layout=ONE)
-    )
+    (message,) = on_ranks(1, refusal, Task(store=replace(store, valid=valid), checkpoint_dir=resumable_dir, layout=ONE))
 
     assert "drew its samples in another order" in message
 
@@ -263,9 +254,7 @@ def untrained_validation_loss(task: Task) -> float:
 
 
 @pytest.mark.parametrize(("ranks", "windows"), [(1, 3), (2, 3), (2, 64)])
-def test_the_validation_loss_is_the_mean_over_spread_windows_on_any_number_of_ranks(
-    store, tmp_path, ranks, windows
-):
+def test_the_validation_loss_is_the_mean_over_spread_windows_on_any_number_of_ranks(store, tmp_path, ranks, windows):
     # The split's frames 16-21 hold windows of 3 frames that begin at 16 to 19. Three, spread evenly over the
     # numbers 0 to 3, are 0, 1.5 (rounded to the even 2) and 3; 64 are all four. The target is the window's
     # last frame, and an untrained model forecasts the frame before it, a missing point as the mean.

@@ -39,10 +39,7 @@ def make_store() -> Store:
     """A store in memory: 26 frames of waves that travel round the globe, 2 channels on 6 x 8 points."""
     latitude, longitude = np.arange(75.0, -76.0, -30.0), np.arange(0.0, 360.0, 45.0)
     phase = np.deg2rad(longitude) - 0.6 * np.arange(26)[:, None]
-    waves = (
-        np.stack([np.cos(phase), 3 * np.sin(2 * phase)], axis=1)[:, :, None]
-        * np.cos(np.deg2rad(latitude))[:, None]
-    )
+    waves = np.stack([np.cos(phase), 3 * np.sin(2 * phase)], axis=1)[:, :, None] * np.cos(np.deg2rad(latitude))[:, None]
     noise = np.random.default_rng(8).normal(scale=0.2, size=waves.shape)
     values = (waves + noise + np.array([280.0, 5.0])[:, None, None]).astype(np.float32)
     values[:, 1, 4, 2:5] = np.nan

@@ -5,9 +5,7 @@ import pytest
 from hyperslab.errors import UserError
 from hyperslab.site_configs.loader import load_site, shipped_sites
 
-SITES = sorted(
-    path.stem for path in (Path(__file__).parents[2] / "hyperslab" / "site_configs").glob("*.yaml")
-)
+SITES = sorted(path.stem for path in (Path(__file__).parents[2] / "hyperslab" / "site_configs").glob("*.yaml"))
 
 
 def test_the_shipped_sites_are_the_yaml_files_of_the_package() -> None:
@@ -22,9 +20,7 @@ def test_every_shipped_site_loads_and_bears_the_name_of_its_file(name: str) -> N
 
 def test_an_unknown_site_is_answered_with_the_known_ones() -> None:
     known = ", ".join(SITES)
-    with pytest.raises(
-        UserError, match=f"--site atlantis: unknown site; known are {known}, or give the path"
-    ):
+    with pytest.raises(UserError, match=f"--site atlantis: unknown site; known are {known}, or give the path"):
         load_site("atlantis")
 
 

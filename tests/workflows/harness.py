@@ -70,9 +70,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 def run(*arguments: str | Path, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the command to its end and give what it printed."""
-    done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=PATIENCE_SECONDS * 2, **options
-    )
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=PATIENCE_SECONDS * 2, **options)
     assert not check or done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done
 

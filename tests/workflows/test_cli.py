@@ -127,9 +127,7 @@ def test_every_mistake_of_a_campaign_file_is_reported_at_once(call: Cli, campaig
 
 
 def test_a_directory_that_cannot_be_written_is_named(call: Cli, campaign_file: Path) -> None:
-    refused(
-        call("run", campaign_file, "--dir", "/dev/null/campaign"), "/dev/null/campaign: cannot be written"
-    )
+    refused(call("run", campaign_file, "--dir", "/dev/null/campaign"), "/dev/null/campaign: cannot be written")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a disk that cannot be written")
@@ -137,9 +135,7 @@ def test_a_read_only_disk_is_named(call: Cli, campaign_file: Path, tmp_path: Pat
     disk = tmp_path / "disk"
     disk.mkdir()
     with mounted(disk, "ro"):
-        refused(
-            call("run", campaign_file, "--dir", disk / "c"), "c: cannot be written: Read-only file system"
-        )
+        refused(call("run", campaign_file, "--dir", disk / "c"), "c: cannot be written: Read-only file system")
 
 
 @contextlib.contextmanager
@@ -152,13 +148,9 @@ def mounted(disk: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_a_directory_that_holds_a_campaign_is_not_begun_again(
-    call: Cli, campaign_file: Path, tmp_path: Path
-) -> None:
+def test_a_directory_that_holds_a_campaign_is_not_begun_again(call: Cli, campaign_file: Path, tmp_path: Path) -> None:
     created(campaign_file, tmp_path / "c")
-    refused(
-        call("run", campaign_file, "--dir", tmp_path / "c"), "already holds a campaign", "hyperslab resume"
-    )
+    refused(call("run", campaign_file, "--dir", tmp_path / "c"), "already holds a campaign", "hyperslab resume")
 
 
 def test_a_directory_with_other_files_is_left_alone(call: Cli, campaign_file: Path, tmp_path: Path) -> None:
@@ -182,20 +174,14 @@ def created(campaign_file: Path, directory: Path) -> CampaignDir:
     return found
 
 
-def test_a_campaign_that_is_already_running_is_refused(
-    call: Cli, campaign_file: Path, tmp_path: Path
-) -> None:
+def test_a_campaign_that_is_already_running_is_refused(call: Cli, campaign_file: Path, tmp_path: Path) -> None:
     directory = created(campaign_file, tmp_path / "c")
     with driver_lock(directory):
-        refused(
-            call("resume", directory.path), f"already running as process {os.getpid()}", "hyperslab status"
-        )
+        refused(call("resume", directory.path), f"already running as process {os.getpid()}", "hyperslab status")
     assert not Journal(directory.journal).last("driver_started")
 
 
-def test_a_lock_held_from_another_host_names_that_host(
-    call: Cli, campaign_file: Path, tmp_path: Path
-) -> None:
+def test_a_lock_held_from_another_host_names_that_host(call: Cli, campaign_file: Path, tmp_path: Path) -> None:
     directory = created(campaign_file, tmp_path / "c")
     with (directory.path / "driver.lock").open("w") as lock:
         json.dump({"host": "login07", "pid": 42}, lock)

@@ -85,9 +85,7 @@ def test_a_killed_rank(
         pytest.fail("training ended before its rank could be killed")
     chance.choice(victims).kill()
     driver.wait(harness.PATIENCE_SECONDS)
-    codes = [
-        event["exit_code"] for event in harness.events(directory, "job_ended") if event["step"] == "pretrain"
-    ]
+    codes = [event["exit_code"] for event in harness.events(directory, "job_ended") if event["step"] == "pretrain"]
     assert codes[0] == 128 + signal.SIGKILL
     resume_until_done(directory, undisturbed)
 

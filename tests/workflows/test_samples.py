@@ -66,9 +66,7 @@ def test_old_cds_year_of_packed_hourly_fields_on_a_tiny_grid(shared_samples: Pat
     assert store.cadence == "1 h"
     with xr.open_dataset(raw) as dataset:
         channel = store.channels.index("t2m")
-        np.testing.assert_array_equal(
-            np.asarray(store.values[:, channel]), dataset.t2m.values.astype(np.float32)
-        )
+        np.testing.assert_array_equal(np.asarray(store.values[:, channel]), dataset.t2m.values.astype(np.float32))
 
 
 def test_two_variables_in_two_files(shared_samples: Path, tmp_path: Path) -> None:
@@ -80,6 +78,4 @@ def test_two_variables_in_two_files(shared_samples: Path, tmp_path: Path) -> Non
     for file, name in zip(files, store.channels, strict=False):
         with xr.open_dataset(file) as dataset:
             channel = store.channels.index(name)
-            np.testing.assert_array_equal(
-                np.asarray(store.values[:, channel]), dataset[name].values.astype(np.float32)
-            )
+            np.testing.assert_array_equal(np.asarray(store.values[:, channel]), dataset[name].values.astype(np.float32))

@@ -95,6 +95,13 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
 
 def read_header(path: Path) -> Header:
+    """What the header of a file says.
+
+    Raises
+    ------
+    UserError
+        When the file cannot be read, or lacks a time axis or a regular grid.
+    """
     with open_dataset(path) as dataset:
         grid = find_grid(dataset, path)
         time = _decode_time(dataset, grid, path)
@@ -110,6 +117,13 @@ def read_header(path: Path) -> Header:
 
 
 def find_grid(dataset: xr.Dataset, path: Path) -> Grid:
+    """Which dimension is time, latitude, longitude and level.
+
+    Raises
+    ------
+    UserError
+        When one of the first three is missing or not regular.
+    """
     time_dim = _find_dim(dataset, _is_time)
     if time_dim is None:
         dims = ", ".join(str(dim) for dim in dataset.dims) or "none"
@@ -260,5 +274,3 @@ def _oddities(dataset: xr.Dataset, grid: Grid, time: Ints) -> Iterable[str]:
         yield "longitude is turned: stored eastward from the westernmost column, within 0..360 where global"
     if segments.step_seconds == 0:
         yield "a single frame: alone it makes no window"
-
-

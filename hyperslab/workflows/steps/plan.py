@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from hyperslab.data.frames import find_segments, find_windows, moment
-from hyperslab.data.sources import source_of
 from hyperslab.data.grid import is_global
 from hyperslab.data.recipe import Recipe, make_recipe
+from hyperslab.data.sources import source_of
 from hyperslab.errors import UserError
 from hyperslab.parallel.layout import Layout, make_layout
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import Campaign, raw_files
+from hyperslab.workflows.steps import STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,10 @@ def describe(campaign: Campaign, plan: Plan, site: Site) -> Iterator[tuple[str, 
     """The plan as (title, text) pairs, for `--dry-run`."""
     recipe, index = plan.recipe, plan.recipe.index
     frames, channels, rows, columns = index.shape
-    yield "graph", "plan > stage (index > create > write parts > merge statistics > verify > finalise) > pretrain > evaluate > report"
+    yield (
+        "graph",
+        " > ".join(STEPS).replace("stage", "stage (create > write parts > merge statistics > verify > finalise)"),
+    )
     yield (
         "raw files",
         f"{len(index.files)} files, {sum(f.size_bytes for f in index.files):,} bytes, {moment(index.time[0])} to "

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from hyperslab.data.loader import Sampling
 from hyperslab.data.grid import is_global
+from hyperslab.data.loader import Sampling
 from hyperslab.data.store import Store, open_store
 from hyperslab.model.transformer import Frame, SpaceTimeTransformer
 from hyperslab.parallel.apply import apply, make_mesh

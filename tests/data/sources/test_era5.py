@@ -114,9 +114,7 @@ def test_levels_of_a_variable_may_lie_in_several_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_surface_field_is_not_mixed_up_with_levels_of_the_same_name(
-    tmp_path: Path, order: tuple[int, int]
-) -> None:
+def test_a_surface_field_is_not_mixed_up_with_levels_of_the_same_name(tmp_path: Path, order: tuple[int, int]) -> None:
     # In ERA5 the geopotential is `z` both at the surface and on pressure levels.
     surface = make_dataset(variables=["z"], seed=1)
     upper = make_dataset(variables=["z"], levels=[500], seed=2)
@@ -205,17 +203,13 @@ def test_a_variable_that_cannot_be_taken_is_refused_with_the_reason(tmp_path: Pa
     dataset = make_dataset()
     dataset["ens"] = dataset["t2m"].expand_dims(number=10)
     path = write(tmp_path / "raw.nc", dataset)
-    with pytest.raises(
-        UserError, match=r"ens cannot be taken: it has the dimension number \(10\), select one"
-    ):
+    with pytest.raises(UserError, match=r"ens cannot be taken: it has the dimension number \(10\), select one"):
         scan([path], variables=["ens"])
 
 
 def test_a_file_without_any_field_is_refused_with_the_reasons(tmp_path: Path) -> None:
     ensemble = make_dataset(variables=["t2m"]).expand_dims(number=10)
-    with pytest.raises(
-        UserError, match=r"no variable can be taken \(t2m: it has the dimension number \(10\)"
-    ):
+    with pytest.raises(UserError, match=r"no variable can be taken \(t2m: it has the dimension number \(10\)"):
         scan([write(tmp_path / "raw.nc", ensemble)])
     with pytest.raises(UserError, match=r"no variable can be taken \(the file holds none\)"):
         scan([write(tmp_path / "bare.nc", make_dataset(variables=[]))])
@@ -243,9 +237,7 @@ def test_one_variable_in_two_units_is_refused(tmp_path: Path) -> None:
 def test_files_of_two_grids_are_refused(tmp_path: Path, axis: str, size: str) -> None:
     coarse = write_netcdf(tmp_path / "coarse.nc")
     fine = write_netcdf(tmp_path / "fine.nc", start="2002-01-01", **{size: 6})
-    message = (
-        rf"fine\.nc: its {axis} \(6 values, .*differs from that of .*coarse\.nc .*all files need one grid"
-    )
+    message = rf"fine\.nc: its {axis} \(6 values, .*differs from that of .*coarse\.nc .*all files need one grid"
     with pytest.raises(UserError, match=message):
         scan([coarse, fine])
 
@@ -288,9 +280,7 @@ def test_a_variable_that_lacks_frames_is_refused(tmp_path: Path) -> None:
     whole = write_netcdf(tmp_path / "t2m.nc", variables=["t2m"])
     short = write_netcdf(tmp_path / "msl.nc", variables=["msl"], frames=30)
     # Frame 30 of four a day is 7 days and 12 hours after the beginning.
-    message = (
-        r"msl has no frame at 2001-01-08T12:00 \(10 of 40 frames are missing\) where other variables have one"
-    )
+    message = r"msl has no frame at 2001-01-08T12:00 \(10 of 40 frames are missing\) where other variables have one"
     with pytest.raises(UserError, match=message):
         scan([whole, short])
 
@@ -386,9 +376,7 @@ def test_real_pressure_levels_are_read_as_xarray_reads_them(shared_samples: Path
         "z_500",
     ]
     with xr.open_dataset(path) as dataset:
-        fields = [
-            dataset[name].sel(pressure_level=level).values for name in ("t", "z") for level in (975, 825, 500)
-        ]
+        fields = [dataset[name].sel(pressure_level=level).values for name in ("t", "z") for level in (975, 825, 500)]
         assert index.latitude == tuple(dataset.latitude.values)
         assert index.longitude == tuple(dataset.longitude.values + 360)
     np.testing.assert_array_equal(read_all(index), np.stack(fields, axis=1))
@@ -421,9 +409,7 @@ def test_real_monthly_winds_are_turned_north_up_and_eastward(shared_samples: Pat
     index = scan([path])
     assert [channel.name for channel in index.channels] == ["UWND", "VWND"]
     with xr.open_dataset(path) as dataset:
-        turned = (
-            dataset.assign_coords(FNOCX=dataset.FNOCX % 360).sortby("FNOCX").sortby("FNOCY", ascending=False)
-        )
+        turned = dataset.assign_coords(FNOCX=dataset.FNOCX % 360).sortby("FNOCX").sortby("FNOCY", ascending=False)
         expected = np.stack([turned["UWND"].values, turned["VWND"].values], axis=1)
     np.testing.assert_array_equal(read_all(index), expected)
 

@@ -128,9 +128,7 @@ def test_longitudes_that_repeat_on_the_circle_are_refused(tmp_path: Path, longit
         header_of(tmp_path, with_axis("longitude", longitude))
 
 
-@pytest.mark.parametrize(
-    ("name", "values"), [("latitude", [90, np.nan, -90]), ("longitude", [0, np.nan, 180, 270])]
-)
+@pytest.mark.parametrize(("name", "values"), [("latitude", [90, np.nan, -90]), ("longitude", [0, np.nan, 180, 270])])
 def test_a_missing_coordinate_is_refused(tmp_path: Path, name: str, values: list[float]) -> None:
     with pytest.raises(UserError, match=name):
         header_of(tmp_path, with_axis(name, values))
@@ -237,9 +235,7 @@ def test_times_are_seconds_since_1970(tmp_path: Path) -> None:
 
 def test_hours_told_as_fractions_of_a_day_have_no_gaps(tmp_path: Path) -> None:
     # An hour is no binary fraction of a day: decoded to nanoseconds it may lie just before the full hour.
-    header = header_of(
-        tmp_path, with_time([59 + hour / 24 for hour in range(1000)], units="days since 1970-01-01")
-    )
+    header = header_of(tmp_path, with_time([59 + hour / 24 for hour in range(1000)], units="days since 1970-01-01"))
     assert header.time.tolist() == [59 * 86_400 + 3600 * hour for hour in range(1000)]
 
 
@@ -281,9 +277,7 @@ def test_a_variable_that_is_no_field_in_time_is_left_out_with_the_reason(tmp_pat
 
 def test_preliminary_data_is_pointed_out(tmp_path: Path) -> None:
     dataset = make_dataset(frames=3).assign_coords(expver=("time", ["0001", "0001", "0005"]))
-    assert header_of(tmp_path, dataset).oddities == (
-        "experiment version 0001, 0005: 0005 is preliminary ERA5T",
-    )
+    assert header_of(tmp_path, dataset).oddities == ("experiment version 0001, 0005: 0005 is preliminary ERA5T",)
 
 
 def test_final_data_is_not_pointed_out(tmp_path: Path) -> None:
@@ -293,15 +287,11 @@ def test_final_data_is_not_pointed_out(tmp_path: Path) -> None:
 
 def test_gaps_are_pointed_out_with_the_first_frame_after_one(tmp_path: Path) -> None:
     header = header_of(tmp_path, with_time([0, 6, 12, 24, 30, 48, 54]))
-    assert header.oddities == (
-        "time has 2 gap(s), the first before 2001-01-02T00:00: no window reaches over a gap",
-    )
+    assert header.oddities == ("time has 2 gap(s), the first before 2001-01-02T00:00: no window reaches over a gap",)
 
 
 def test_a_single_frame_is_pointed_out(tmp_path: Path) -> None:
-    assert header_of(tmp_path, make_dataset(frames=1)).oddities == (
-        "a single frame: alone it makes no window",
-    )
+    assert header_of(tmp_path, make_dataset(frames=1)).oddities == ("a single frame: alone it makes no window",)
 
 
 def test_a_level_that_stands_twice_is_refused_or_pointed_out(tmp_path: Path) -> None:

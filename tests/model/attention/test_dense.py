@@ -41,9 +41,7 @@ def attention_by_formula(attention: DenseAttention, tokens: torch.Tensor) -> tor
 def test_attention_is_softmax_of_scaled_products_times_values():
     attention, tokens = make_attention(12, 3), make_tokens(2, 7, 12)
 
-    torch.testing.assert_close(
-        attention(tokens), attention_by_formula(attention, tokens), rtol=1e-11, atol=1e-12
-    )
+    torch.testing.assert_close(attention(tokens), attention_by_formula(attention, tokens), rtol=1e-11, atol=1e-12)
 
 
 def test_gradients_of_attention_fit_finite_differences():
@@ -51,9 +49,7 @@ def test_gradients_of_attention_fit_finite_differences():
     names, weights = zip(*attention.named_parameters(), strict=True)
 
     def forward(tokens: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = torch.func.functional_call(
-            attention, dict(zip(names, weights, strict=True)), (tokens,)
-        )
+        output: torch.Tensor = torch.func.functional_call(attention, dict(zip(names, weights, strict=True)), (tokens,))
         return output
 
     assert torch.autograd.gradcheck(forward, (tokens, *weights))
@@ -63,9 +59,7 @@ def test_attention_of_shuffled_tokens_is_the_shuffled_attention():
     attention, tokens = make_attention(8, 2), make_tokens(2, 9, 8)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(5))
 
-    torch.testing.assert_close(
-        attention(tokens[:, order]), attention(tokens)[:, order], rtol=1e-12, atol=1e-12
-    )
+    torch.testing.assert_close(attention(tokens[:, order]), attention(tokens)[:, order], rtol=1e-12, atol=1e-12)
 
 
 def test_samples_of_a_batch_do_not_see_one_another():
