@@ -3,7 +3,7 @@
 from datetime import date, datetime
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, field_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, field_validator
 
 from hyperslab.settings import Settings
 
@@ -29,7 +29,11 @@ def _share_or_date(value: object) -> float | date:
 
 # Pydantic alone would read a number as seconds since 1970: `1990` as 00:33 of that year's first day.
 Day = Annotated[date, BeforeValidator(_no_number)]
-ShareOrDate = Annotated[float | date, PlainValidator(_share_or_date)]
+ShareOrDate = Annotated[
+    float | date,
+    PlainValidator(_share_or_date),
+    PlainSerializer(lambda value: value.isoformat() if isinstance(value, date) else value, when_used="json"),
+]
 
 
 class Period(Settings):

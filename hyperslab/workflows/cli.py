@@ -163,7 +163,7 @@ def logs(
             with path.open("rb") as file:
                 file.seek(printed.get(path, 0))
                 text = file.read()
-            if text and path not in printed:
+            if path not in printed:
                 console.print(f"[bold]{path.name}[/bold]")
             printed[path] = printed.get(path, 0) + len(text)
             console.print(text.decode(errors="replace"), markup=False, end="", soft_wrap=True)

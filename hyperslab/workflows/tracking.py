@@ -137,15 +137,15 @@ def _relay_segments(client: "MlflowClient", run: "Run", directory: CampaignDir) 
         for key, value in (("first_step", min(steps, default=0)), ("last_step", max(steps, default=0))):
             client.set_tag(child.info.run_id, f"hyperslab.{key}", str(value))
         ended = next((event for event in events if event["event"] == "ended"), None)
-        gone = ended or _segment_ended(directory, int(number))
+        gone = ended or _job_ended(directory, int(number))
         if gone and child.info.status == "RUNNING":
             status = "FINISHED" if ended else "FAILED"
             client.set_terminated(child.info.run_id, status, int(gone["time"] * 1000))
 
 
-def _segment_ended(directory: CampaignDir, segment: int) -> dict[str, Any] | None:
+def _job_ended(directory: CampaignDir, segment: int) -> dict[str, Any] | None:
     for event in Journal(directory.journal).read():
-        if event["event"] == "segment_ended" and event["segment"] == segment:
+        if event["event"] == "job_ended" and (event["step"], event["number"]) == ("pretrain", segment):
             return event
     return None
 

@@ -44,11 +44,11 @@ def test_a_square_error_leaves_out_points_where_either_field_is_missing():
     assert float(square_error(forecast, truth, WEIGHTS)) == 7.0
 
 
-def test_a_square_error_of_kelvin_in_float32_keeps_its_digits():
-    # An error of 1/16 K beside 300 K, exact in float32: its square is 2^-8.
-    truth = torch.full((2, 2), 300.0)
+def test_a_square_error_is_taken_in_float64():
+    # (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24, whose last term float32 would lose.
+    truth = torch.zeros(2, 2)
 
-    assert float(square_error(truth + 0.0625, truth, WEIGHTS)) == 2.0**-8
+    assert float(square_error(truth + 1 + 2.0**-12, truth, WEIGHTS)) == 1 + 2.0**-11 + 2.0**-24
 
 
 def test_scores_keep_the_leading_dimensions():

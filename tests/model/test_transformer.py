@@ -131,6 +131,30 @@ def test_a_forecast_depends_on_each_past_frame_their_order_and_the_calendar():
     assert not torch.allclose(change(inputs, calendar.flip(1)), reference, atol=1e-4)
 
 
+def test_the_age_of_past_frames_tells_them_apart():
+    # Attention itself has no order: without ages, older frames could be swapped unnoticed.
+    model, (inputs, calendar) = make_model(trained=True, history=3), make_inputs(history=3)
+
+    swapped = model(inputs[:, [1, 0, 2]], calendar)
+
+    assert not torch.allclose(swapped, model(inputs, calendar), atol=1e-4)
+
+
+def test_the_change_is_read_from_the_tokens_of_the_newest_frame():
+    # Blocks that pass their tokens on leave each frame by itself.
+    model, (inputs, calendar) = make_model(trained=True), make_inputs()
+    for name, parameter in model.named_parameters():
+        if name.startswith("blocks.") and name.endswith("output.weight"):
+            torch.nn.init.zeros_(parameter)
+    older, newer = inputs.clone(), inputs.clone()
+    older[:, 0] += 1
+    newer[:, 1] += 1
+
+    reference = model(inputs, calendar) - inputs[:, 1]
+    assert torch.equal(model(older, calendar) - inputs[:, 1], reference)
+    assert not torch.allclose(model(newer, calendar) - newer[:, 1], reference, atol=1e-4)
+
+
 def test_samples_of_a_batch_do_not_see_one_another():
     model, (inputs, calendar) = make_model(trained=True), make_inputs()
 

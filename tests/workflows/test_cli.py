@@ -5,34 +5,19 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from hyperslab.workflows import cli
 from hyperslab.workflows.campaign import CampaignDir, create_directory, driver_lock, load_campaign
 from hyperslab.workflows.journal import Journal
 from tests.workflows import harness
-
-Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """Run the command in this process: its exit code, and what it printed on both streams."""
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hyperslab", *map(str, arguments)])
-        code = cli.main()
-        printed = capfd.readouterr()
-        return code, printed.out, printed.err
-
-    return run
+from tests.workflows.conftest import Cli
 
 
 @pytest.fixture
@@ -288,3 +273,45 @@ def test_version_is_printed(call: Cli) -> None:
     from hyperslab import __version__
 
     assert call("version") == (0, f"{__version__}\n", "")
+
+
+def test_status_verify_and_logs_of_a_finished_campaign(call: Cli, finished: tuple[Path, float]) -> None:
+    directory, _ = finished
+    code, out, _ = call("status", directory)
+    assert code == 0
+    assert "finished" in out
+    assert f"step {harness.TRAIN_STEPS} of {harness.TRAIN_STEPS}" in out
+    assert "240 of 240 parts" in out
+    assert call("status", directory.parent)[1] == out
+    code, out, _ = call("verify", directory / "store")
+    assert code == 0
+    assert "sound" in out
+    assert "240 frames" in out
+    code, out, _ = call("logs", directory, "--step", "pretrain")
+    assert code == 0
+    assert "pretrain-0001.log" in out
+    assert f"ended at step {harness.TRAIN_STEPS} of {harness.TRAIN_STEPS}" in out
+    assert "driver.log" in call("logs", directory)[1]
+    refused(call("logs", directory, "--step", "pretain"), "no log of pretain", "pretrain")
+
+
+def test_a_finished_campaign_has_nothing_left_to_resume(call: Cli, finished: tuple[Path, float]) -> None:
+    directory, _ = finished
+    before = Journal(directory / "journal.jsonl").last("job_submitted")
+    code, out, _ = call("resume", directory)
+    assert code == 0
+    assert "RMSE" in out
+    assert Journal(directory / "journal.jsonl").last("job_submitted") == before
+
+
+def test_a_flipped_byte_is_named_with_its_file(call: Cli, finished: tuple[Path, float], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(finished[0] / "store", store)
+    shard = store / "values" / "c" / "7" / "0" / "0" / "0"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    code, out, err = call("verify", store)
+    assert code == 2
+    assert "values/c/7/0/0/0: changed" in out
+    assert "1 file(s)" in err

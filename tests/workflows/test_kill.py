@@ -16,18 +16,9 @@ ROUNDS = int(os.environ.get("HYPERSLAB_KILL_ROUNDS", "1"))
 
 
 @pytest.fixture(scope="module")
-def campaign_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kill")
-    harness.write_raw(folder / "raw.nc")
-    return harness.write_campaign(folder / "campaign.yaml")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(campaign_file: Path) -> dict[str, Any]:
-    directory = campaign_file.parent / "undisturbed"
-    began = time.monotonic()
-    harness.run("run", campaign_file, "--dir", directory)
-    return {"seconds": time.monotonic() - began, **harness.outcome(directory)}
+def undisturbed(finished: tuple[Path, float]) -> dict[str, Any]:
+    directory, seconds = finished
+    return {"seconds": seconds, **harness.outcome(directory)}
 
 
 @pytest.fixture
@@ -46,10 +37,10 @@ def resume_until_done(directory: Path, undisturbed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_a_killed_driver(
-    round_: int, campaign_file: Path, undisturbed: dict[str, Any], chance: random.Random, tmp_path: Path
+    round_: int, small_campaign: Path, undisturbed: dict[str, Any], chance: random.Random, tmp_path: Path
 ) -> None:
     directory = tmp_path / "campaign"
-    driver = harness.start("run", campaign_file, "--dir", directory)
+    driver = harness.start("run", small_campaign, "--dir", directory)
     harness.wait_for(lambda: harness.events(directory, "driver_started"), driver)
     time.sleep(chance.uniform(0, undisturbed["seconds"] - 3))
     driver.send_signal(signal.SIGKILL)
@@ -60,10 +51,10 @@ def test_a_killed_driver(
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_a_killed_staging_worker(
-    round_: int, campaign_file: Path, undisturbed: dict[str, Any], chance: random.Random, tmp_path: Path
+    round_: int, small_campaign: Path, undisturbed: dict[str, Any], chance: random.Random, tmp_path: Path
 ) -> None:
     directory = tmp_path / "campaign"
-    driver = harness.start("run", campaign_file, "--dir", directory)
+    driver = harness.start("run", small_campaign, "--dir", directory)
     parts = directory / "store" / ".hyperslab" / "parts"
     enough = chance.randrange(1, harness.FRAMES - 40)
     harness.wait_for(lambda: parts.exists() and len(list(parts.glob("*.json"))) >= enough, driver)
@@ -74,10 +65,10 @@ def test_a_killed_staging_worker(
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_a_killed_rank(
-    round_: int, campaign_file: Path, undisturbed: dict[str, Any], chance: random.Random, tmp_path: Path
+    round_: int, small_campaign: Path, undisturbed: dict[str, Any], chance: random.Random, tmp_path: Path
 ) -> None:
     directory = tmp_path / "campaign"
-    driver = harness.start("run", campaign_file, "--dir", directory)
+    driver = harness.start("run", small_campaign, "--dir", directory)
     ranks = harness.wait_for(lambda: harness.processes(directory, "rank"), driver)
     time.sleep(chance.uniform(0, 4))
     victims = [rank for rank in ranks if rank.is_running()] or harness.processes(directory, "rank")
@@ -90,9 +81,9 @@ def test_a_killed_rank(
     resume_until_done(directory, undisturbed)
 
 
-def test_a_killed_driver_leaves_no_worker_behind(campaign_file: Path, tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_no_worker_behind(small_campaign: Path, tmp_path: Path) -> None:
     directory = tmp_path / "campaign"
-    driver = harness.start("run", campaign_file, "--dir", directory)
+    driver = harness.start("run", small_campaign, "--dir", directory)
     workers = harness.wait_for(lambda: harness.processes(directory, "worker"), driver)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
@@ -101,10 +92,10 @@ def test_a_killed_driver_leaves_no_worker_behind(campaign_file: Path, tmp_path: 
 
 
 def test_an_interrupted_campaign_stops_at_a_checkpoint_and_resumes(
-    campaign_file: Path, undisturbed: dict[str, Any], tmp_path: Path
+    small_campaign: Path, undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
     directory = tmp_path / "campaign"
-    driver = harness.start("run", campaign_file, "--dir", directory)
+    driver = harness.start("run", small_campaign, "--dir", directory)
     harness.wait_for(lambda: harness.processes(directory, "rank"), driver)
     time.sleep(1)
     driver.send_signal(signal.SIGTERM)
@@ -115,10 +106,10 @@ def test_an_interrupted_campaign_stops_at_a_checkpoint_and_resumes(
 
 
 def test_cancel_stops_a_campaign_that_is_running_and_one_whose_driver_died(
-    campaign_file: Path, undisturbed: dict[str, Any], tmp_path: Path
+    small_campaign: Path, undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
     directory = tmp_path / "campaign"
-    driver = harness.start("run", campaign_file, "--dir", directory)
+    driver = harness.start("run", small_campaign, "--dir", directory)
     harness.wait_for(lambda: harness.processes(directory, "rank"), driver)
     harness.run("cancel", directory)
     assert driver.wait(harness.PATIENCE_SECONDS) == 130

@@ -4,6 +4,7 @@ import argparse
 import fcntl
 import os
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
     leader = dist.get_rank() == 0
     if leader:
         journal.append("started", ranks=layout.num_ranks, layout=layout.to_json(), pid=os.getpid())
+        print(f"segment {segment}: {layout.num_ranks} ranks, layout {layout.to_json()}", flush=True)
     model = build_model(campaign, store).to(device)
     run = Run(
         model=apply(model, make_mesh(layout, site.device), site.precision),
@@ -68,10 +70,11 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
         log_every=campaign.track.every,
         device=device,
     )
-    metrics: Metrics = Spool(journal) if leader else _Silent()
+    metrics: Metrics = _Recorded(Spool(journal)) if leader else _Silent()
     step = train(run, metrics, StopRequest(directory.stop_file(segment)))
     if leader:
         journal.append("ended", step=step, finished=step == campaign.train.steps)
+        print(f"ended at step {step} of {campaign.train.steps}", flush=True)
     return 0
 
 
@@ -92,10 +95,22 @@ def sampling(campaign: Campaign, rollout: int = 1) -> Sampling:
     return Sampling(history=campaign.model.history, lead=campaign.objective.lead, rollout=rollout)
 
 
+class _Recorded:
+    """Metrics that go to the spool for machines, and to the log for people."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Keep the numbers of a step, and print them."""
+        self._spool.log(step, values)
+        print(f"step {step}: " + ", ".join(f"{name} {value:.6g}" for name, value in values.items()), flush=True)
+
+
 class _Silent:
     """Metrics of the ranks that keep none."""
 
-    def log(self, step: int, values: object) -> None:
+    def log(self, step: int, values: Mapping[str, float]) -> None:
         """Keep nothing."""
 
 

@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+
+from hyperslab.errors import UserError
+from hyperslab.site_configs.loader import load_site
+from hyperslab.workflows.campaign import CampaignDir, create_directory, driver_lock, is_driven, load_campaign, raw_files
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_three_lines_make_a_campaign_named_after_its_file(tmp_path: Path) -> None:
+    campaign = load_campaign(write(tmp_path / "winds.yaml", "data:\n  files: [raw.nc]\n"), [])
+    assert campaign.name == "winds"
+    assert campaign.data.files == [str(tmp_path / "raw.nc")]
+
+
+def test_raw_files_are_found_beside_the_campaign_file_even_where_its_folder_looks_like_a_pattern(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run [1]"
+    file = write(folder / "c.yaml", "data:\n  files: ['sub/*.nc', 'sub/a.nc', 'odd[2].nc']\n")
+    for name in ("sub/b.nc", "sub/a.nc", "odd[2].nc"):
+        write(folder / name, "")
+    assert raw_files(load_campaign(file, [])) == [folder / "sub/a.nc", folder / "sub/b.nc", folder / "odd[2].nc"]
+
+
+def test_a_frozen_campaign_reads_back_as_it_was(tmp_path: Path) -> None:
+    text = (
+        "data:\n  files: [raw.nc]\n  period: {start: 1990-01-01, end: 1999-12-31}\n"
+        "  validation: 1997-01-01\n  test: 0.25\n"
+    )
+    campaign, site = load_campaign(write(tmp_path / "c.yaml", text), ["train.steps=7"]), load_site("local")
+    directory = CampaignDir(tmp_path / "campaign")
+    create_directory(directory, campaign, site)
+    assert directory.read() == campaign
+    assert directory.read_site() == site
+    assert campaign.train.steps == 7
+
+
+def test_names_that_would_leave_the_directory_are_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.yaml", "name: ../escape\ndata:\n  files: [raw.nc]\n")
+    with pytest.raises(UserError, match=r"c\.yaml: name: found '\.\./escape'; must be letters, digits"):
+        load_campaign(file, [])
+
+
+def test_only_one_driver_at_a_time(tmp_path: Path) -> None:
+    directory = CampaignDir(tmp_path)
+    assert not is_driven(directory)
+    with driver_lock(directory):
+        assert is_driven(directory)
+        with pytest.raises(UserError, match="already running"), driver_lock(directory):
+            pass
+    assert not is_driven(directory)
+    with driver_lock(directory):
+        pass
