@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -35,6 +36,15 @@ TRAIN: dict[str, Any] = {
 """Three validation windows share out evenly over neither two nor four ranks."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryStore(Store):
+    """A store without files."""
+
+    def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Frames `[start, stop)` in physical units."""
+        return np.asarray(self.values[start:stop])
+
+
 def make_store() -> Store:
     """A store in memory: 26 frames of waves that travel round the globe, 2 channels on 6 x 8 points."""
     latitude, longitude = np.arange(75.0, -76.0, -30.0), np.arange(0.0, 360.0, 45.0)
@@ -44,7 +54,7 @@ def make_store() -> Store:
     values = (waves + noise + np.array([280.0, 5.0])[:, None, None]).astype(np.float32)
     values[:, 1, 4, 2:5] = np.nan
     training = values[:16].astype(np.float64)
-    return Store(
+    return MemoryStore(
         path=Path("campaign/store"),
         digest="a" * 64,
         values=cast(Any, values),
