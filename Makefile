@@ -3,7 +3,7 @@
 PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -qq --constraint constraints.txt
 PROJECT := pyproject.toml constraints.txt
 
 .PHONY: help demo test lint types layers check docs benchmark clean

@@ -5,6 +5,9 @@ import os
 import sys
 from collections.abc import Callable
 
+MISTAKE = 2
+"""Exit code after a person's mistake."""
+
 
 class UserError(ValueError):
     """A mistake that a person can mend: wrong input, a wrong setting, a full disk.
@@ -55,4 +58,4 @@ def exit_code(body: Callable[[], int]) -> int:
         return body()
     except UserError as error:
         print(f"hyperslab: {error}", file=sys.stderr, flush=True)
-        return 2
+        return MISTAKE

@@ -54,8 +54,9 @@ class Store:
             When a shard is missing: Zarr alone would give NaN for it.
         """
         for part in range(start // self.shard_frames, -(-stop // self.shard_frames)):
-            if not shard_path(self.path, part).exists():
-                raise UserError(f"{shard_path(self.path, part)}: is missing; stage the store anew")
+            shard = shard_path(self.path, part)
+            if not shard.exists():
+                raise UserError(f"{shard}: is missing; restore it from a copy, or stage anew in a new campaign")
         return np.asarray(self.values[start:stop])
 
     @property

@@ -7,8 +7,8 @@ from torch import nn
 def area_weights(latitude: torch.Tensor) -> torch.Tensor:
     """Area of each row of grid cells relative to the mean row, shape (H,).
 
-    The cells meet half-way between rows and end at the poles: w(i) = sin(upper) - sin(lower), over its mean
-    (WeatherBench 2, arXiv 2308.15560, equation 1).
+    The cells meet half-way between rows; the outermost reach as far outwards, though not over a pole:
+    w(i) = sin(upper) - sin(lower), over its mean (WeatherBench 2, arXiv 2308.15560, equation 1).
 
     Parameters
     ----------

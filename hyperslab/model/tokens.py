@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 MAX_AUTOMATIC_TOKENS = 400
 
@@ -41,10 +40,10 @@ class PatchGrid:
         """
         b, t, c, _, _ = frames_BTCHW.shape
         down, across = self.shape
-        flat = frames_BTCHW.flatten(0, 1)
-        more_rows, more_columns = down * self.patch - self.rows, across * self.patch - self.columns
-        flat = F.pad(flat, (0, more_columns, 0, 0), mode="circular" if self.periodic else "replicate")
-        flat = F.pad(flat, (0, 0, 0, more_rows), mode="replicate")
+        rows = torch.arange(down * self.patch, device=frames_BTCHW.device).clamp(max=self.rows - 1)
+        columns = torch.arange(across * self.patch, device=frames_BTCHW.device)
+        columns = columns % self.columns if self.periodic else columns.clamp(max=self.columns - 1)
+        flat = frames_BTCHW.index_select(-2, rows).index_select(-1, columns)
         patches = flat.view(b, t, c, down, self.patch, across, self.patch)
         return patches.permute(0, 1, 3, 5, 2, 4, 6).reshape(b, t, self.num_patches, -1)
 

@@ -33,11 +33,9 @@ class SpaceTimeTransformer(nn.Module):
 
     def __init__(self, settings: ModelSettings, frame: Frame) -> None:
         super().__init__()
-        rows, columns = len(frame.latitude), len(frame.longitude)
-        patch = settings.patch or automatic_patch(rows, columns)
-        self.grid = PatchGrid(rows=rows, columns=columns, patch=patch, periodic=frame.periodic)
+        self.grid = patch_grid(settings, frame)
         self.channels = frame.channels
-        width, values = settings.width, frame.channels * patch * patch
+        width, values = settings.width, frame.channels * self.grid.patch**2
         features = sphere_features(self.grid, torch.tensor(frame.latitude), torch.tensor(frame.longitude))
         self.register_buffer("position_features", features, persistent=False)
         self.embed = nn.Linear(values, width)
@@ -69,14 +67,24 @@ class SpaceTimeTransformer(nn.Module):
             Phase of the year and of the day at the target: `loader.calendar_phases`.
         """
         inputs_BTCHW = torch.where(torch.isfinite(inputs_BTCHW), inputs_BTCHW, 0.0)
-        tokens = self.embed(self.grid.patchify(inputs_BTCHW))
-        place = self.embed_position(self.position_features)
-        tokens = tokens + place + self.embed_age[:, None] + self.embed_calendar(calendar_BF)[:, None, None]
+        # Parameters may be gathered in half precision, while the frames themselves are never rounded.
+        half = self.embed.weight.dtype
+        tokens = self.embed(self.grid.patchify(inputs_BTCHW).to(half))
+        place = self.embed_position(self.position_features.to(half))
+        tokens = tokens + place + self.embed_age[:, None] + self.embed_calendar(calendar_BF.to(half))[:, None, None]
         tokens_BND = tokens.flatten(1, 2)
         for block in self.blocks:
             tokens_BND = block(tokens_BND)
         last = self.norm(tokens_BND[:, -self.grid.num_patches :])
-        return inputs_BTCHW[:, -1] + self.grid.unpatchify(self.head(last), self.channels)
+        change = self.grid.unpatchify(self.head(last), self.channels)
+        return inputs_BTCHW[:, -1] + change.to(inputs_BTCHW.dtype)
+
+
+def patch_grid(settings: ModelSettings, frame: Frame) -> PatchGrid:
+    """How the model cuts a frame into patches."""
+    rows, columns = len(frame.latitude), len(frame.longitude)
+    patch = settings.patch or automatic_patch(rows, columns)
+    return PatchGrid(rows=rows, columns=columns, patch=patch, periodic=frame.periodic)
 
 
 def count_parameters(settings: ModelSettings, frame: Frame) -> int:

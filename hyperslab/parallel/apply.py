@@ -30,6 +30,6 @@ def apply(model: SpaceTimeTransformer, mesh: DeviceMesh, precision: Precision) -
     axes = mesh if mesh["replicate"].size() > 1 else mesh["shard"]
     for block in model.blocks:
         fully_shard(block, mesh=axes, mp_policy=policy)
-    # Only the root may cast its output back: an inner float32 output would meet bf16 weights in the next layer.
-    fully_shard(model, mesh=axes, mp_policy=replace(policy, output_dtype=torch.float32))
+    # The root takes and gives float32, and casts inside: the frame that a forecast starts from is not rounded.
+    fully_shard(model, mesh=axes, mp_policy=replace(policy, cast_forward_inputs=False))
     return model

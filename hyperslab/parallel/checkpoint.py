@@ -71,6 +71,17 @@ def _complete(draft: Path, final: Path, progress: Progress) -> None:
     sync(final.parent)
 
 
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = dict(read_json(path / MANIFEST))
+        sound = digest_of(manifest["files"]) == manifest["digest"]
+    except (ValueError, KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise UserError(f"{path / MANIFEST}: is damaged; remove {path} to go on from the checkpoint before")
+    return manifest
+
+
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
     """Fill a model, and an optimizer where given, from a checkpoint, whatever layout wrote it.
 
@@ -79,7 +90,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) 
     UserError
         When a file of the checkpoint is missing or changed.
     """
-    manifest = read_json(path / MANIFEST)
+    manifest = _read_manifest(path)
     for name, digest in manifest["files"].items():
         file = path / name
         if not file.is_file() or file_digest(file) != digest:

@@ -16,7 +16,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from hyperslab.errors import exit_code
+from hyperslab.errors import MISTAKE, exit_code
 from hyperslab.processes import die_with_parent
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -71,7 +71,8 @@ def _watch(ranks: Sequence[BaseProcess]) -> int:
             if code:
                 for other in running.values():
                     other.kill()
-    return next((code for code in codes if code), 0)
+    # Where several were found ended at a time, a person's mistake explains the others' crash.
+    return MISTAKE if MISTAKE in codes else next((code for code in codes if code), 0)
 
 
 def _forked(body: Callable[[], int], rank: int, num_ranks: int, rendezvous: Path, parent: int) -> None:
@@ -85,11 +86,15 @@ def run_rank(body: Callable[[], int], init_method: str) -> int:
 
     def in_group() -> int:
         with process_group(init_method):
-            return body()
+            return _leave(body())
 
-    code = exit_code(in_group)
+    return _leave(exit_code(in_group))
+
+
+def _leave(code: int) -> int:
+    """Give back 0; with anything else, end at once: the others may wait for this rank in a collective."""
     if code:
-        # The others may be waiting for this rank in a collective: leave without the group's farewell.
+        sys.stdout.flush()
         os._exit(code)
     return code
 

@@ -11,11 +11,9 @@ class Site(Settings):
     """One machine, as its YAML file describes it."""
 
     name: str
-    """Name of the site, as `--site` takes it."""
+    """What the site is called in the record; `--site` takes this name for the sites that Hyperslab knows."""
     scheduler: Literal["local"] = "local"
     """How jobs are started: `local` runs them on this machine."""
-    nodes: int = Field(default=1, ge=1, le=1)
-    """Nodes that train together."""
     ranks_per_node: int = Field(default=1, ge=1)
     """Processes of training on a node: one for each accelerator, or for each core or two without any."""
     threads_per_rank: int = Field(default=1, ge=1)
@@ -29,11 +27,6 @@ class Site(Settings):
     staging_threads: int = Field(default=1, ge=1)
     """Dask threads inside a staging task."""
     retries: int = Field(default=2, ge=0)
-    """Crashes in a row, without a checkpoint in between, after which a campaign stops and asks for help."""
+    """Times that a job is started again after a crash, when no checkpoint came in between."""
     worker_init: str = ""
     """Shell lines run before Hyperslab on a node, such as `module load`."""
-
-    @property
-    def num_ranks(self) -> int:
-        """Ranks that the site's nodes hold together."""
-        return self.nodes * self.ranks_per_node

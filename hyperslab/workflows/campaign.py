@@ -190,8 +190,8 @@ class CampaignDir:
         UserError
             When this is no campaign's directory.
         """
-        if not self.campaign_file.exists():
-            raise UserError(f"{self.path}: is no campaign's directory (it has no campaign.yaml); check the path")
+        if not self.journal.exists():
+            raise UserError(f"{self.path}: is no campaign's directory (it has no journal.jsonl); check the path")
         return parse(Campaign, read_yaml(self.campaign_file), str(self.campaign_file))
 
     def read_site(self) -> Site:
@@ -208,7 +208,7 @@ def create_directory(directory: CampaignDir, campaign: Campaign, site: Site) -> 
         When the place is taken, cannot be written, or has a name that batch scripts cannot hold.
     """
     path = directory.path
-    if directory.campaign_file.exists():
+    if directory.journal.exists():
         raise UserError(
             f"{path}: already holds a campaign; go on with `hyperslab resume {path}`, or choose another --dir"
         )

@@ -173,17 +173,24 @@ def logs(
 
 
 @app.command()
-def verify(store: Annotated[Path, typer.Argument(metavar="STORE", help="A staged store.")]) -> None:
+def verify(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A staged store, or a campaign's directory.")],
+) -> None:
     """Reread every file of a store and compare it with the manifest."""
     from hyperslab.data.store import open_store
     from hyperslab.data.store import verify as verify_store
 
     path = store.absolute()
+    if CampaignDir(path).journal.exists():
+        path = CampaignDir(path).store
     problems = list(verify_store(path))
     for problem in problems:
         console.print(problem, markup=False, soft_wrap=True)
     if problems:
-        raise UserError(f"{path}: {len(problems)} file(s) are not what was staged; stage the store anew")
+        raise UserError(
+            f"{path}: {len(problems)} file(s) are not what was staged; "
+            "restore them from a copy, or stage anew in a new campaign"
+        )
     opened = open_store(path)
     console.print(f"{path}: sound; digest {opened.digest}, {opened.values.shape[0]} frames", soft_wrap=True)
 
@@ -275,9 +282,11 @@ def ui(
 
 def _tracking(directory: Path | None) -> Path:
     """The MLflow directory of a campaign, or of the campaigns beside one another in a directory."""
+    from hyperslab.workflows.tracking import DATABASE
+
     start = (directory or Path("campaigns")).absolute()
     for candidate in (start / "mlflow", start.parent / "mlflow", start):
-        if (candidate / "mlflow.db").exists():
+        if start.exists() and (candidate / DATABASE).exists():
             return candidate
     raise UserError(f"{start}: no MLflow database; give the directory of a campaign that has begun to train")
 
@@ -285,9 +294,9 @@ def _tracking(directory: Path | None) -> Path:
 def _campaigns(directory: Path | None) -> list[CampaignDir]:
     """A campaign's directory, or all that lie in a directory."""
     start = (directory or Path("campaigns")).absolute()
-    if (start / "campaign.yaml").exists():
+    if CampaignDir(start).journal.exists():
         return [CampaignDir(start)]
-    found = [CampaignDir(path.parent) for path in sorted(start.glob("*/campaign.yaml"))]
+    found = [CampaignDir(path.parent) for path in sorted(start.glob("*/journal.jsonl"))]
     if not found:
         raise UserError(f"{start}: holds no campaign; give the directory of one")
     return found

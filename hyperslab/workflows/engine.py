@@ -117,10 +117,9 @@ class Job:
 class Jobs:
     """Batch jobs of one campaign, through the provider of its site."""
 
-    def __init__(self, directory: CampaignDir, site: Site) -> None:
+    def __init__(self, directory: CampaignDir) -> None:
         self._provider = LocalProvider(launcher=SimpleLauncher())
         self._provider.script_dir = str(directory.jobs)
-        self._provider.nodes_per_block = site.nodes
 
     def submit(self, name: str, script: str) -> Job:
         """Start a job; it goes on when this process ends."""

@@ -21,7 +21,7 @@ import hyperslab
 from hyperslab.data import staging, store
 from hyperslab.data.files import read_json
 from hyperslab.data.recipe import Recipe
-from hyperslab.errors import CampaignFailed, Stopped, UserError, disk_error
+from hyperslab.errors import MISTAKE, CampaignFailed, Stopped, UserError, disk_error
 from hyperslab.parallel import catalog
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows import engine, tracking
@@ -77,6 +77,7 @@ def drive(directory: CampaignDir, watch: Callable[[], None], plan: Plan | None =
             with contextlib.suppress(OSError):  # a full disk must not hide the error itself
                 how = "stopped" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"
                 journal.append("driver_ended", how=how, message=str(error))
+                tracking.relay_if_possible(directory, directory.read())
             raise
         journal.append("driver_ended", how="finished", message="")
 
@@ -89,7 +90,7 @@ class Driver:
         self.campaign = directory.read()
         self.site = directory.read_site()
         self.journal = Journal(directory.journal)
-        self.jobs = engine.Jobs(directory, self.site)
+        self.jobs = engine.Jobs(directory)
         self.stop = threading.Event()
         self._plan = plan
 
@@ -150,28 +151,11 @@ class Driver:
 
     def pretrain(self, _: object) -> None:
         """Train segment after segment, each from the latest checkpoint, up to the last step."""
-        total = self.campaign.train.steps
-        if self._steps_done() >= total:
-            return
-        with self._step("pretrain"):
-            failures = 0
-            while (before := self._steps_done()) < total:
-                failures = self._run_job("pretrain", failures)
-                if self._steps_done() > before:
-                    failures = 0
-                if failures > self.site.retries:
-                    self._give_up("pretrain")
+        self._run_jobs("pretrain", lambda: self._steps_done() >= self.campaign.train.steps)
 
     def evaluate(self, _: object) -> None:
         """Score the trained model on the held-out period."""
-        if self._is_evaluated():
-            return
-        with self._step("evaluate"):
-            failures = 0
-            while not self._is_evaluated():
-                failures = self._run_job("evaluate", failures)
-                if failures > self.site.retries:
-                    self._give_up("evaluate")
+        self._run_jobs("evaluate", self._is_evaluated)
 
     def report(self, _: object) -> None:
         """Draw the plots and complete the MLflow run."""
@@ -179,7 +163,7 @@ class Driver:
             with self._step("report"):
                 report.write_report(self.directory)
                 self.journal.append("reported")
-        tracking.relay(self.directory, self.campaign)
+        tracking.relay_if_possible(self.directory, self.campaign)
 
     @contextlib.contextmanager
     def _step(self, name: str) -> Iterator[None]:
@@ -198,18 +182,33 @@ class Driver:
         path = self.directory.evaluation / "skill.json"
         return path.exists() and read_json(path)["step"] == self._steps_done()
 
-    def _run_job(self, step: str, failures: int) -> int:
-        """Run one job of a step to its end, or see one through that is still running; failures so far."""
-        number, job = self._running_job(step) or self._submit(step)
+    def _run_jobs(self, step: str, is_done: Callable[[], bool]) -> None:
+        """Run jobs of a step until it is done; first see one through that an earlier driver left running."""
+        left = self._running_job(step)
+        if is_done() and left is None:
+            return
+        with self._step(step):
+            failures = 0
+            while left or not is_done():
+                before = self._steps_done()
+                code = self._await_job(step, *(left or self._submit(step)))
+                left = None
+                # A job that came as far as another checkpoint is no failure, however it ended.
+                failures = 0 if code == 0 or self._steps_done() > before else failures + 1
+                if failures > self.site.retries:
+                    self._give_up(step)
+
+    def _await_job(self, step: str, number: int, job: engine.Job) -> int | None:
+        """Exit code of a job once it has ended; None when it was killed."""
         while self.jobs.is_running(job):
             if self.stop.wait(POLL_SECONDS):
                 self.end_job(step, number, job)
                 raise Stopped(f"{step} was stopped at step {self._steps_done()}")
         code = self.jobs.exit_code(job)
         self.journal.append("job_ended", step=step, number=number, exit_code=code)
-        if code == 2:
+        if code == MISTAKE:
             raise UserError(self._last_words(step, number))
-        return failures + 1 if code != 0 else 0
+        return code
 
     def _submit(self, step: str) -> tuple[int, engine.Job]:
         number = sum(event["event"] == "job_submitted" and event["step"] == step for event in self.journal.read()) + 1
@@ -275,6 +274,8 @@ def cancel(directory: CampaignDir) -> None:
     try:
         with driver_lock(directory):
             Driver(directory).end_jobs()
+            journal.append("driver_ended", how="stopped", message="cancelled")
+            tracking.relay_if_possible(directory, directory.read())
     except UserError:
         deadline = time.monotonic() + STOP_GRACE_SECONDS + 30
         while time.monotonic() < deadline:
@@ -309,11 +310,18 @@ def _check_room(path: Path, recipe: Recipe) -> None:
         )
 
 
+class _QuietFile(logging.FileHandler):
+    """A log file that is silent about its own trouble: of a full disk the campaign itself tells."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say nothing."""
+
+
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
     """Keep what libraries log, tracebacks too, in a file; only Hyperslab's own warnings reach the terminal."""
     root = logging.getLogger()
-    screen, handler = list(root.handlers), logging.FileHandler(path)
+    screen, handler = list(root.handlers), _QuietFile(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     own = logging.Filter("hyperslab")
     root.addHandler(handler)
@@ -323,7 +331,8 @@ def _logging_to(path: Path) -> Iterator[None]:
         yield
     finally:
         root.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # a full disk must not hide the error itself
+            handler.close()
         for other in screen:
             other.removeFilter(own)
 

@@ -104,11 +104,13 @@ def _step_state(name: str, events: list[dict[str, Any]], outcome: str) -> StepSt
 
 def _training(directory: CampaignDir, campaign: Campaign) -> tuple[int, dict[str, float]]:
     step, metrics = 0, {}
-    for spool in spools(directory.path / "metrics")[-1:]:
+    for spool in reversed(spools(directory.path / "metrics")):
         for event in spool.tail():
             if event["event"] == "metrics":
                 step = max(step, event["step"])
                 metrics.update(event["values"])
+        if metrics:  # the latest segment may not have come to its first step
+            break
     if "speed/samples_per_second" in metrics:
         metrics["steps_per_second"] = metrics["speed/samples_per_second"] / campaign.train.batch
     return step, metrics

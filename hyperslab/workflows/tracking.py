@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+DATABASE = "mlflow.db"
 CAMPAIGN_TAG = "hyperslab.campaign"
 SEGMENT_TAG = "hyperslab.segment"
 PERIOD_SECONDS = 3.0
@@ -27,7 +29,7 @@ PERIOD_SECONDS = 3.0
 
 def database(directory: Path) -> str:
     """Address of the MLflow database in a directory."""
-    return f"sqlite:///{directory / 'mlflow.db'}"
+    return f"sqlite:///{directory / DATABASE}"
 
 
 def relay(directory: CampaignDir, campaign: Campaign) -> None:
@@ -37,6 +39,17 @@ def relay(directory: CampaignDir, campaign: Campaign) -> None:
         _relay_metrics(client, run, directory)
         _relay_segments(client, run, directory)
         _relay_outcome(client, run, directory)
+
+
+def relay_if_possible(directory: CampaignDir, campaign: Campaign) -> None:
+    """Relay once training has begun; trouble with MLflow is said, and stops no campaign."""
+    if not spools(directory.path / "metrics"):
+        return
+    try:
+        relay(directory, campaign)
+    except Exception as error:  # MLflow raises what it likes, and training matters more
+        reason = (str(error) or repr(error)).splitlines()[0]
+        logger.warning("MLflow could not be written (%s); `hyperslab resume` tries again", reason)
 
 
 @contextlib.contextmanager
@@ -54,7 +67,18 @@ def _client(directory: CampaignDir) -> Iterator["MlflowClient"]:
     # Two processes that make the same new database break each other's migrations.
     with (directory.tracking / "relay.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (directory.tracking / DATABASE).exists():
+            _create_database(directory.tracking)
         yield MlflowClient(tracking_uri=database(directory.tracking))
+
+
+def _create_database(folder: Path) -> None:
+    """Make the database aside: one that a crash left half-made can be neither used nor mended."""
+    from mlflow import MlflowClient
+
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as aside:
+        MlflowClient(tracking_uri=database(Path(aside))).search_experiments(max_results=1)
+        (Path(aside) / DATABASE).rename(folder / DATABASE)
 
 
 def _find_run(client: "MlflowClient", directory: CampaignDir, campaign: Campaign) -> "Run":
@@ -170,7 +194,10 @@ def _relay_outcome(client: "MlflowClient", run: "Run", directory: CampaignDir) -
         client.log_dict(run.info.run_id, {"checkpoints": checkpoints}, "checkpoints.json")
         client.set_tag(run.info.run_id, "hyperslab.checkpoint", checkpoints[-1]["path"])
     reported = Journal(directory.journal).last("reported")
-    if reported is None or run.info.status != "RUNNING":
+    if reported is None:
+        _relay_status(client, run, directory)
+        return
+    if run.info.status == "FINISHED":
         return
     skill = read_json(directory.evaluation / "skill.json")
     when = int(reported["time"] * 1000)
@@ -184,6 +211,17 @@ def _relay_outcome(client: "MlflowClient", run: "Run", directory: CampaignDir) -
     client.log_artifacts(run.info.run_id, str(directory.report), "report")
     client.log_artifact(run.info.run_id, str(directory.campaign_file))
     client.set_terminated(run.info.run_id, "FINISHED", when)
+
+
+def _relay_status(client: "MlflowClient", run: "Run", directory: CampaignDir) -> None:
+    """Whether an unfinished campaign runs, was stopped, or failed."""
+    journal = Journal(directory.journal)
+    started, ended = journal.last("driver_started"), journal.last("driver_ended")
+    status = "RUNNING"
+    if ended and (not started or ended["time"] > started["time"]):
+        status = "KILLED" if ended["how"] == "stopped" else "FAILED"
+    if status != run.info.status:
+        client.update_run(run.info.run_id, status)
 
 
 class Relay(threading.Thread):
@@ -202,11 +240,8 @@ class Relay(threading.Thread):
             grown = sum(spool.path.stat().st_size for spool in spools(self._directory.path / "metrics"))
             if grown == size:
                 continue
-            try:
-                relay(self._directory, self._campaign)
-                size = grown
-            except Exception as error:  # MLflow raises what it likes, and training matters more
-                logger.warning("MLflow could not be written, trying again: %s", error)
+            relay_if_possible(self._directory, self._campaign)
+            size = grown
 
     def close(self) -> None:
         """Stop, after the relay that is under way."""

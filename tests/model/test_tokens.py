@@ -77,11 +77,6 @@ def test_a_patch_over_the_southern_edge_sees_the_edge_again(periodic):
     assert patches[0, 0, 1].tolist() == [20, 21, 20, 21]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=RuntimeError,
-    reason="F.pad(mode='circular') wraps only once: a patch of more than twice a global grid's columns fails",
-)
 def test_a_patch_may_reach_round_the_globe_more_than_once():
     # Two columns under a patch of five: columns 0 1 0 1 0.
     patches = grid_of(1, 2, 5, periodic=True).patchify(numbered_frame(1, 2))

@@ -84,7 +84,6 @@ def test_a_model_that_is_shared_out_forecasts_as_a_single_device_does(store, tmp
 BF16 = "transformer.py: position_features stay float32 and meet bfloat16 weights in embed_position"
 
 
-@pytest.mark.xfail(strict=True, reason=BF16)
 def test_products_in_bf16_train_nearly_as_in_fp32(store, tmp_path, two_ranks):
     bf16: list[Outcome] = on_ranks(2, train_task, task_of(store, tmp_path, 1, 2, precision="bf16"))
 
@@ -112,13 +111,7 @@ def change_by_untrained_model(task: Task) -> float:
     "precision",
     [
         "fp32",
-        pytest.param(
-            "bf16",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason=f"{BF16}; once mended: the root casts its inputs, so persistence is rounded too",
-            ),
-        ),
+        pytest.param("bf16"),
     ],
 )
 def test_an_untrained_model_forecasts_persistence_whatever_the_precision_of_products(store, tmp_path, precision):

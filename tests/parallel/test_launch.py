@@ -131,7 +131,6 @@ def test_a_rank_that_fails_ends_one_that_waits_for_it_in_a_collective(launch):
     assert exit_code_of(launch(body)) in (1, 3)  # the other one notices, too
 
 
-@pytest.mark.xfail(strict=True, reason="process_group awaits all ranks in a barrier before a returned code counts")
 def test_a_code_that_a_body_returns_ends_the_other_rank_too(launch):
     def body() -> int:
         if dist.get_rank() == 1:
@@ -179,7 +178,6 @@ def test_a_rank_that_is_killed_ends_with_128_and_its_signal(launch, capfd):
     assert "rank 1 was killed by signal 9" in capfd.readouterr().err
 
 
-@pytest.mark.xfail(strict=True, reason="of ranks found ended at one time, the lowest counts, not the first to fail")
 def test_the_mistake_of_one_rank_counts_before_the_failure_it_causes_on_another(launch, tmp_path):
     def body() -> int:
         tell(tmp_path, os.getpid())

@@ -5,10 +5,6 @@ from hyperslab.settings import parse
 from hyperslab.site_configs.schema import Site
 
 
-def test_ranks_are_counted_over_all_nodes() -> None:
-    assert Site(name="here", nodes=1, ranks_per_node=3).num_ranks == 3
-
-
 @pytest.mark.parametrize("key", ["ranks_per_node", "threads_per_rank", "staging_workers", "staging_threads"])
 def test_a_count_below_one_is_refused(key: str) -> None:
     with pytest.raises(UserError, match=f"{key}: found 0; input should be greater than or equal to 1"):

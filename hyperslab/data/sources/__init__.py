@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 from hyperslab.data.config import DataSettings
 from hyperslab.data.sources.index import Description, Index
+from hyperslab.errors import UserError
+
+SOURCES = ("era5",)
 
 
 class Source(Protocol):
@@ -29,7 +32,15 @@ class Source(Protocol):
 
 
 def source_of(kind: str) -> Source:
-    """The source of that name, as a campaign's `data.source` gives it."""
+    """The source of that name, as a campaign's `data.source` gives it.
+
+    Raises
+    ------
+    UserError
+        When there is no such source.
+    """
+    if kind not in SOURCES:
+        raise UserError(f"source: found {kind!r}; known are {', '.join(SOURCES)}")
     # Reading raw files takes xarray and dask, a second of import: those who only train do without.
     module = importlib.import_module(f"hyperslab.data.sources.{kind}")
     source: Source = module.SOURCE

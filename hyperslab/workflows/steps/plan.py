@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hyperslab.data.frames import find_segments, find_windows, moment
 from hyperslab.data.grid import is_global
 from hyperslab.data.recipe import Recipe, make_recipe
-from hyperslab.data.sources import source_of
+from hyperslab.data.sources import Index, source_of
 from hyperslab.errors import UserError
 from hyperslab.parallel.layout import Layout, make_layout
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import Campaign, raw_files
 from hyperslab.workflows.steps import STEPS
+
+if TYPE_CHECKING:
+    from hyperslab.model.tokens import PatchGrid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ def make_plan(campaign: Campaign, site: Site, recipe: Recipe | None = None) -> P
     UserError
         When the files, the settings and the site do not fit together.
     """
-    layout = make_layout(campaign.parallel, site.num_ranks, campaign.train.batch)
+    layout = make_layout(campaign.parallel, site.ranks_per_node, campaign.train.batch)
     if recipe is None:
         index = source_of(campaign.data.source).scan(raw_files(campaign), campaign.data)
         recipe = make_recipe(index, campaign.data)
@@ -87,11 +91,31 @@ def describe(campaign: Campaign, plan: Plan, site: Site) -> Iterator[tuple[str, 
             f"{stop - start} frames, {moment(index.time[start])} to {moment(index.time[stop - 1])}, "
             f"{plan.num_windows[split]} windows",
         )
+    grid, parameters = _model_size(campaign, index)
+    yield (
+        "model",
+        f"{parameters:,} parameters, {campaign.model.history} x {grid.shape[0]} x {grid.shape[1]} tokens of "
+        f"{grid.patch} x {grid.patch} grid points",
+    )
     layout = plan.layout
     yield (
         "layout",
-        f"{layout.num_ranks} ranks on {site.nodes} node(s): replicate {layout.replicate} x shard {layout.shard}, "
+        f"{layout.num_ranks} ranks: replicate {layout.replicate} x shard {layout.shard}, "
         f"{campaign.train.batch // layout.num_ranks} samples a rank and step, {site.precision} on {site.device}",
     )
     if not is_global(np.asarray(index.longitude)):
         yield "region", "a regional box: its edges are edges, longitude does not wrap"
+
+
+def _model_size(campaign: Campaign, index: Index) -> "tuple[PatchGrid, int]":
+    """How the model cuts a frame into patches, and its number of parameters."""
+    # Counting takes torch, a second of import that only a dry run pays.
+    from hyperslab.model.transformer import Frame, count_parameters, patch_grid
+
+    frame = Frame(
+        channels=len(index.channels),
+        latitude=index.latitude,
+        longitude=index.longitude,
+        periodic=is_global(np.asarray(index.longitude)),
+    )
+    return patch_grid(campaign.model, frame), count_parameters(campaign.model, frame)

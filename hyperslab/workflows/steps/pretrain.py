@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         return run_rank(body, "env://")
     site, campaign = directory.read_site(), directory.read()
     torch.set_num_threads(site.threads_per_rank)
-    layout = make_layout(campaign.parallel, site.num_ranks, campaign.train.batch)
+    layout = make_layout(campaign.parallel, site.ranks_per_node, campaign.train.batch)
     with (directory.path / "train.lock").open("w") as lock:
         # A segment whose driver was killed before it noted the job may still be training: wait for its end.
         fcntl.flock(lock, fcntl.LOCK_EX)
