@@ -5,6 +5,7 @@ import pytest
 from hyperslab.errors import UserError
 from hyperslab.site_configs.loader import load_site
 from hyperslab.workflows.campaign import CampaignDir, create_directory, driver_lock, is_driven, load_campaign, raw_files
+from hyperslab.workflows.journal import Journal
 
 
 def write(path: Path, text: str) -> Path:
@@ -37,6 +38,7 @@ def test_a_frozen_campaign_reads_back_as_it_was(tmp_path: Path) -> None:
     campaign, site = load_campaign(write(tmp_path / "c.yaml", text), ["train.steps=7"]), load_site("local")
     directory = CampaignDir(tmp_path / "campaign")
     create_directory(directory, campaign, site)
+    Journal(directory.journal).append("created")
     assert directory.read() == campaign
     assert directory.read_site() == site
     assert campaign.train.steps == 7
