@@ -25,7 +25,8 @@ def test_windows_are_counted_for_each_split(tmp_path: Path) -> None:
 
 
 def test_a_split_too_short_for_a_window_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"the test split has 2 frames, 2 without a gap; a window needs 4"):
+    # A tenth of 20 frames validates: 2, where history 2 and lead 1 make windows of 3.
+    with pytest.raises(UserError, match=r"the validation split has 2 frames, 2 without a gap; a window needs 3"):
         plan_of(tmp_path, frames=20)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["campaign.yaml", "raw.nc"]
 

@@ -23,7 +23,7 @@ SKILL: dict[str, Any] = {
 
 
 def shown(leads: int | None = None) -> list[str]:
-    console = Console(width=120, force_terminal=True, color_system=None)
+    console = Console(width=120, force_terminal=True, color_system="standard")
     with console.capture() as capture:
         console.print(report.skill_table(SKILL, leads))
     return [line for line in capture.get().splitlines() if "t2m" in line]
