@@ -21,8 +21,8 @@ from hyperslab.workflows.campaign import CampaignDir
 from hyperslab.workflows.journal import read_metrics
 from hyperslab.workflows.steps.pretrain import build_model
 
-FRAMES = 240
-TRAIN_STEPS = 150
+FRAMES = 120
+TRAIN_STEPS = 90
 PATIENCE_SECONDS = 120
 
 

@@ -281,12 +281,12 @@ def test_status_verify_and_logs_of_a_finished_campaign(call: Cli, finished: tupl
     assert code == 0
     assert "finished" in out
     assert f"step {harness.TRAIN_STEPS} of {harness.TRAIN_STEPS}" in out
-    assert "240 of 240 parts" in out
+    assert f"{harness.FRAMES} of {harness.FRAMES} parts" in out
     assert call("status", directory.parent)[1] == out
     code, out, _ = call("verify", directory / "store")
     assert code == 0
     assert "sound" in out
-    assert "240 frames" in out
+    assert f"{harness.FRAMES} frames" in out
     code, out, _ = call("logs", directory, "--step", "pretrain")
     assert code == 0
     assert "pretrain-0001.log" in out

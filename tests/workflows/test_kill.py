@@ -70,7 +70,7 @@ def test_a_killed_rank(
     directory = tmp_path / "campaign"
     driver = harness.start("run", small_campaign, "--dir", directory)
     ranks = harness.wait_for(lambda: harness.processes(directory, "rank"), driver)
-    time.sleep(chance.uniform(0, 4))
+    time.sleep(chance.uniform(0, 3))
     victims = [rank for rank in ranks if rank.is_running()] or harness.processes(directory, "rank")
     if not victims:
         pytest.fail("training ended before its rank could be killed")
