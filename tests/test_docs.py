@@ -45,6 +45,7 @@ NOT_RUN = {
     "make test": "runs these tests",
     "make check": "installs",
     "make docs": "installs",
+    "make benchmark": "installs, and takes two minutes",
     "source .venv/bin/activate": "changes the shell",
     "conda env create --file environment.yml": "installs",
     "conda activate hyperslab": "changes the shell",
