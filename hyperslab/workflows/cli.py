@@ -155,7 +155,8 @@ def logs(
     found.read()
     printed: dict[Path, int] = {}
     while True:
-        paths = sorted(found.logs.glob(f"{step or ''}*.log"), key=lambda path: path.stat().st_mtime)
+        paths = [path for path in found.logs.glob("*.log") if path.name.startswith(step or "")]
+        paths.sort(key=lambda path: path.stat().st_mtime)
         if not paths and not follow:
             names = sorted({path.stem.rpartition("-")[0] or path.stem for path in found.logs.glob("*.log")})
             raise UserError(f"{found.logs}: no log of {step or 'any step'} yet; there are {', '.join(names) or 'none'}")

@@ -25,7 +25,7 @@ from hyperslab.errors import MISTAKE, CampaignFailed, Stopped, UserError, disk_e
 from hyperslab.parallel import catalog
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows import engine, tracking
-from hyperslab.workflows.campaign import Campaign, CampaignDir, create_directory, driver_lock
+from hyperslab.workflows.campaign import Campaign, CampaignDir, create_directory, driver_lock, is_driven
 from hyperslab.workflows.journal import Journal
 from hyperslab.workflows.steps import report, stage
 from hyperslab.workflows.steps.plan import Plan, make_plan
@@ -267,9 +267,18 @@ def script_of(directory: CampaignDir, site: Site, step: str, number: int) -> str
 
 
 def cancel(directory: CampaignDir) -> None:
-    """Stop a campaign at its next checkpoint: ask its driver, or end its jobs where no driver is left."""
+    """Stop a campaign at its next checkpoint: ask its driver, or end its jobs where no driver is left.
+
+    Raises
+    ------
+    UserError
+        When there is nothing to stop, or its driver does not answer.
+    """
     directory.read()
     journal = Journal(directory.journal)
+    ended = journal.last("driver_ended")
+    if ended and ended["how"] == "finished" and not is_driven(directory):
+        raise UserError(f"{directory.path}: has finished; there is nothing to stop")
     journal.append("cancel_requested")
     try:
         with driver_lock(directory):

@@ -292,7 +292,8 @@ def test_status_verify_and_logs_of_a_finished_campaign(call: Cli, finished: tupl
     assert "pretrain-0001.log" in out
     assert f"ended at step {harness.TRAIN_STEPS} of {harness.TRAIN_STEPS}" in out
     assert "driver.log" in call("logs", directory)[1]
-    refused(call("logs", directory, "--step", "pretain"), "no log of pretain", "pretrain")
+    for step in ("pretain", "*", "../*"):
+        refused(call("logs", directory, "--step", step), f"no log of {re.escape(step)}", "pretrain")
 
 
 def test_a_finished_campaign_has_nothing_left_to_resume(call: Cli, finished: tuple[Path, float]) -> None:
@@ -302,6 +303,8 @@ def test_a_finished_campaign_has_nothing_left_to_resume(call: Cli, finished: tup
     assert code == 0
     assert "RMSE" in out
     assert Journal(directory / "journal.jsonl").last("job_submitted") == before
+    refused(call("cancel", directory), "has finished; there is nothing to stop")
+    assert "finished" in call("status", directory)[1]
 
 
 def test_a_flipped_byte_is_named_with_its_file(call: Cli, finished: tuple[Path, float], tmp_path: Path) -> None:
