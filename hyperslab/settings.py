@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from hyperslab.errors import UserError
 
@@ -18,8 +18,19 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError("must not be true or false")  # which would count as 1 and 0
+        return value
+
 
 Model = TypeVar("Model", bound=Settings)
+
+
+# An explicit tag on a value that does not suit it, or very deep nesting, ends in plain Python errors.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
 
 
 class _Loader(yaml.SafeLoader):
@@ -51,7 +62,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: cannot be read as text: {error}") from None
     try:
         content = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError) as error:
+    except _YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
@@ -92,7 +103,7 @@ def override(content: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
             raise UserError(f"--set {assignment}: expected key=value, such as train.steps=500")
         try:
             value = yaml.load(text, _Loader)
-        except (yaml.YAMLError, ValueError):
+        except _YAML_ERRORS:
             raise UserError(f"--set {assignment}: the value {text!r} is not valid YAML; quote it") from None
         target = result
         for key in keys[:-1]:

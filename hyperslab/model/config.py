@@ -10,15 +10,15 @@ from hyperslab.settings import Settings
 class ModelSettings(Settings):
     """Size of the space-time Transformer."""
 
-    width: int = Field(default=128, ge=8)
+    width: int = Field(default=128, ge=8, le=2**20)
     """Features of a token."""
-    depth: int = Field(default=4, ge=1)
+    depth: int = Field(default=4, ge=1, le=10_000)
     """Transformer blocks."""
     heads: int = Field(default=4, ge=1)
     """Attention heads; must divide `width`."""
-    patch: int | None = Field(default=None, ge=1)
+    patch: int | None = Field(default=None, ge=1, le=10_000)
     """Rows and columns of grid points in a token; where absent, as few as keep a frame within 400 tokens."""
-    history: int = Field(default=2, ge=1)
+    history: int = Field(default=2, ge=1, le=100_000)
     """Past frames that the model sees."""
 
     @model_validator(mode="after")

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hyperslab.data.files import read_json
+from hyperslab.data.files import digest_of, read_json
+from hyperslab.errors import UserError
 
 PREFIX = "step-"
 MANIFEST = "manifest.json"
@@ -30,8 +32,26 @@ def latest(directory: Path) -> Path | None:
 
 def read_progress(path: Path) -> Progress:
     """Where the run stood when a checkpoint was written."""
-    manifest = read_json(path / MANIFEST)
+    manifest = read_manifest(path)
     return Progress(step=manifest["step"], store_digest=manifest["store_digest"], order_digest=manifest["order_digest"])
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint.
+
+    Raises
+    ------
+    UserError
+        When it does not fit its own digest.
+    """
+    try:
+        manifest = dict(read_json(path / MANIFEST))
+        sound = digest_of(manifest["files"]) == manifest["digest"]
+    except (ValueError, KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise UserError(f"{path / MANIFEST}: is damaged; remove {path} to go on from the checkpoint before")
+    return manifest
 
 
 def finished(directory: Path) -> Iterator[Path]:

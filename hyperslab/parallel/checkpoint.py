@@ -14,9 +14,9 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from hyperslab.data.files import digest_of, file_digest, read_json, sync, write_json
+from hyperslab.data.files import digest_of, file_digest, sync, write_json
 from hyperslab.errors import UserError, disk_error
-from hyperslab.parallel.catalog import MANIFEST, PREFIX, Progress, finished
+from hyperslab.parallel.catalog import MANIFEST, PREFIX, Progress, finished, read_manifest
 
 
 def save(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, keep: int) -> None:
@@ -71,17 +71,6 @@ def _complete(draft: Path, final: Path, progress: Progress) -> None:
     sync(final.parent)
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = dict(read_json(path / MANIFEST))
-        sound = digest_of(manifest["files"]) == manifest["digest"]
-    except (ValueError, KeyError, TypeError):
-        sound = False
-    if not sound:
-        raise UserError(f"{path / MANIFEST}: is damaged; remove {path} to go on from the checkpoint before")
-    return manifest
-
-
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
     """Fill a model, and an optimizer where given, from a checkpoint, whatever layout wrote it.
 
@@ -90,7 +79,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) 
     UserError
         When a file of the checkpoint is missing or changed.
     """
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     for name, digest in manifest["files"].items():
         file = path / name
         if not file.is_file() or file_digest(file) != digest:

@@ -22,7 +22,7 @@ class TrainSettings(Settings):
     """Decoupled weight decay of the weight matrices."""
     clip_norm: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient; a larger one is scaled down."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Decides the initial weights and the order of samples."""
     validate_every: int = Field(default=50, ge=1)
     """Steps between two passes over validation windows."""

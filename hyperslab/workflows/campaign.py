@@ -1,12 +1,14 @@
 """A campaign: what its file says, and the directory that is its record."""
 
 import contextlib
+import errno
 import fcntl
 import glob
 import json
 import os
 import re
 import socket
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +58,10 @@ class Campaign(Settings):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, value: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
-            raise ValueError("must be letters, digits, dots, dashes and underscores, beginning with a letter or digit")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", value):
+            raise ValueError(
+                "must be up to 100 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+            )
         return value
 
     @model_validator(mode="after")
@@ -88,7 +92,10 @@ def load_campaign(path: Path, assignments: list[str]) -> Campaign:
 
 
 def _absolute(pattern: str, folder: Path) -> str:
-    expanded = Path(pattern).expanduser()
+    try:
+        expanded = Path(pattern).expanduser()
+    except RuntimeError:
+        raise UserError(f"data.files: {pattern}: there is no such user; write the path out") from None
     if expanded.is_absolute() or (folder / expanded).exists():
         return str(folder / expanded)
     # The folder's own name may hold characters that a pattern would read as wildcards.
@@ -199,8 +206,12 @@ class CampaignDir:
         return parse(Site, read_yaml(self.site_file), str(self.site_file))
 
 
-def create_directory(directory: CampaignDir, campaign: Campaign, site: Site) -> None:
-    """Make a campaign's directory, with the campaign and the site frozen in it.
+@contextlib.contextmanager
+def new_directory(directory: CampaignDir, campaign: Campaign, site: Site) -> Iterator[CampaignDir]:
+    """Make a campaign's directory, with the campaign and the site frozen in it, whole or not at all.
+
+    It is made beside its place, given to be completed, and then renamed into place: a kill leaves no half of it, and
+    of two that are begun at once one is refused.
 
     Raises
     ------
@@ -208,30 +219,41 @@ def create_directory(directory: CampaignDir, campaign: Campaign, site: Site) -> 
         When the place is taken, cannot be written, or has a name that batch scripts cannot hold.
     """
     path = directory.path
+    if not re.fullmatch(r"[\w./+=@:,-]+", str(path)):
+        raise UserError(f"{path}: batch scripts cannot hold spaces or quotes in a path; choose another --dir")
+    _check_free(directory)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name[:100]}-", dir=path.parent) as aside:
+            draft = CampaignDir(Path(aside) / "campaign")
+            for folder in (draft.path, draft.logs, draft.jobs, draft.path / "metrics"):
+                folder.mkdir()
+            _freeze(draft.site_file, site)
+            _freeze(draft.campaign_file, campaign)
+            yield draft
+            draft.path.rename(path)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            _check_free(directory)
+        refusal = UserError(f"{path}: cannot be made: {error.strerror}; choose another --dir")
+        raise disk_error(error, path) or refusal from None
+
+
+def _check_free(directory: CampaignDir) -> None:
+    path = directory.path
     if directory.journal.exists():
         raise UserError(
             f"{path}: already holds a campaign; go on with `hyperslab resume {path}`, or choose another --dir"
         )
-    if not re.fullmatch(r"[\w./+=@:,-]+", str(path)):
-        raise UserError(f"{path}: batch scripts cannot hold spaces or quotes in a path; choose another --dir")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"{path}: already exists and is no campaign; choose another --dir")
-    try:
-        for folder in (path, directory.logs, directory.jobs, directory.path / "metrics"):
-            folder.mkdir(parents=True, exist_ok=True)
-        _freeze(directory.site_file, site)
-        _freeze(directory.campaign_file, campaign)
-    except OSError as error:
-        raise disk_error(error, path) or error from None
 
 
 def _freeze(path: Path, settings: Settings) -> None:
-    draft = path.with_suffix(".draft")
-    with draft.open("w", encoding="utf-8") as file:
+    with path.open("x", encoding="utf-8") as file:
         yaml.safe_dump(settings.model_dump(mode="json"), file, sort_keys=False)
         file.flush()
         os.fsync(file.fileno())
-    draft.rename(path)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 import hyperslab
-from hyperslab.errors import CampaignFailed, Stopped, UserError, exit_code
+from hyperslab.errors import CampaignFailed, Stopped, UserError, disk_error, exit_code
 from hyperslab.site_configs.loader import load_site
 from hyperslab.workflows.campaign import Campaign, CampaignDir, load_campaign
 
@@ -63,6 +63,14 @@ def main() -> int:
             if not words:
                 return 0
             raise UserError(f"{words}; see `hyperslab --help`") from None
+        except OSError as error:
+            mistake = disk_error(error, error.filename or "standard output")
+            if mistake is None:
+                raise
+            if error.filename is None:
+                # What is still to be printed would fail again when the interpreter ends.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise mistake from None
 
     return exit_code(body)
 
@@ -260,7 +268,7 @@ def _free(path: Path) -> Path:
 @app.command()
 def ui(
     directory: OptionalDirectory = None,
-    port: Annotated[int, typer.Option("--port", help="Port on this machine.")] = 5000,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
     """Serve the MLflow UI of campaigns, on this machine alone."""
     from hyperslab.workflows.tracking import database

@@ -25,7 +25,7 @@ from hyperslab.errors import MISTAKE, CampaignFailed, Stopped, UserError, disk_e
 from hyperslab.parallel import catalog
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows import engine, tracking
-from hyperslab.workflows.campaign import Campaign, CampaignDir, create_directory, driver_lock, is_driven
+from hyperslab.workflows.campaign import Campaign, CampaignDir, driver_lock, is_driven, new_directory
 from hyperslab.workflows.journal import Journal
 from hyperslab.workflows.steps import report, stage
 from hyperslab.workflows.steps.plan import Plan, make_plan
@@ -43,10 +43,10 @@ def start(campaign: Campaign, site: Site, plan: Plan, directory: CampaignDir) ->
     UserError
         When the directory cannot be made, or the disk has no room for the store.
     """
-    create_directory(directory, campaign, site)
-    journal = Journal(directory.journal)
-    journal.append("created", key=uuid.uuid4().hex, version=hyperslab.__version__, commit=_commit())
-    _note_plan(journal, plan)
+    with new_directory(directory, campaign, site) as draft:
+        journal = Journal(draft.journal)
+        journal.append("created", key=uuid.uuid4().hex, version=hyperslab.__version__, commit=_commit())
+        _note_plan(journal, plan)
 
 
 def drive(directory: CampaignDir, watch: Callable[[], None], plan: Plan | None = None) -> None:
@@ -112,16 +112,22 @@ class Driver:
                 watch()
 
     def _wait(self, last: Future[None], watch: Callable[[], None]) -> None:
-        asked = self.journal.last("cancel_requested")
         while not last.done():
             watch()
-            if self.journal.last("cancel_requested") != asked:
+            if self._is_cancelled():
                 self.stop.set()
             time.sleep(POLL_SECONDS)
         error = last.exception()
         if error is not None:
             # The last app fails because an earlier one did: that one's error is what happened.
             raise error.__cause__ or error
+
+    def _is_cancelled(self) -> bool:
+        """Whether somebody has asked for an end since this driver began."""
+        asked = False
+        for event in self.journal.read():
+            asked = event["event"] == "cancel_requested" or (asked and event["event"] != "driver_started")
+        return asked
 
     def plan(self, _: object) -> Recipe:
         """Work out the store, from the raw files or from the recipe that an earlier driver wrote."""
@@ -179,8 +185,10 @@ class Driver:
         return 0 if path is None else catalog.read_progress(path).step
 
     def _is_evaluated(self) -> bool:
-        path = self.directory.evaluation / "skill.json"
-        return path.exists() and read_json(path)["step"] == self._steps_done()
+        try:
+            return bool(read_json(self.directory.evaluation / "skill.json")["step"] == self._steps_done())
+        except (OSError, ValueError, KeyError):  # absent, or damaged: evaluated anew
+            return False
 
     def _run_jobs(self, step: str, is_done: Callable[[], bool]) -> None:
         """Run jobs of a step until it is done; first see one through that an earlier driver left running."""
@@ -291,6 +299,8 @@ def cancel(directory: CampaignDir) -> None:
             ended = journal.last("driver_ended")
             asked = journal.last("cancel_requested")
             if ended and asked and ended["time"] >= asked["time"]:
+                if ended["how"] == "finished":
+                    raise UserError(f"{directory.path}: finished before it could be stopped") from None
                 return
             time.sleep(POLL_SECONDS)
         raise UserError(

@@ -4,7 +4,15 @@ import pytest
 
 from hyperslab.errors import UserError
 from hyperslab.site_configs.loader import load_site
-from hyperslab.workflows.campaign import CampaignDir, create_directory, driver_lock, is_driven, load_campaign, raw_files
+from hyperslab.workflows.campaign import (
+    Campaign,
+    CampaignDir,
+    driver_lock,
+    is_driven,
+    load_campaign,
+    new_directory,
+    raw_files,
+)
 from hyperslab.workflows.journal import Journal
 
 
@@ -37,8 +45,8 @@ def test_a_frozen_campaign_reads_back_as_it_was(tmp_path: Path) -> None:
     )
     campaign, site = load_campaign(write(tmp_path / "c.yaml", text), ["train.steps=7"]), load_site("local")
     directory = CampaignDir(tmp_path / "campaign")
-    create_directory(directory, campaign, site)
-    Journal(directory.journal).append("created")
+    with new_directory(directory, campaign, site) as draft:
+        Journal(draft.journal).append("created")
     assert directory.read() == campaign
     assert directory.read_site() == site
     assert campaign.train.steps == 7
@@ -60,3 +68,36 @@ def test_only_one_driver_at_a_time(tmp_path: Path) -> None:
     assert not is_driven(directory)
     with driver_lock(directory):
         pass
+
+
+def begin(directory: CampaignDir, campaign: Campaign) -> None:
+    with new_directory(directory, campaign, load_site("local")) as draft:
+        Journal(draft.journal).append("created")
+
+
+def test_a_directory_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    campaign = load_campaign(write(tmp_path / "c.yaml", "data:\n  files: [raw.nc]\n"), [])
+    directory = CampaignDir(tmp_path / "campaign")
+
+    def interrupted() -> None:
+        with new_directory(directory, campaign, load_site("local")):
+            assert not directory.path.exists()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
+    begin(directory, campaign)
+    assert directory.read() == campaign
+
+
+def test_of_two_campaigns_begun_at_once_in_one_place_one_is_refused(tmp_path: Path) -> None:
+    campaign = load_campaign(write(tmp_path / "c.yaml", "data:\n  files: [raw.nc]\n"), [])
+    directory = CampaignDir(tmp_path / "campaign")
+    with (
+        pytest.raises(UserError, match="already holds a campaign"),
+        new_directory(directory, campaign, load_site("local")),
+    ):
+        begin(directory, campaign)
+    assert directory.read() == campaign
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "campaign"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from hyperslab.workflows.campaign import CampaignDir, create_directory, driver_lock, load_campaign
+from hyperslab.workflows.campaign import CampaignDir, driver_lock, load_campaign, new_directory
 from hyperslab.workflows.journal import Journal
 from tests.workflows import harness
 from tests.workflows.conftest import Cli
@@ -154,8 +154,8 @@ def created(campaign_file: Path, directory: Path) -> CampaignDir:
     from hyperslab.site_configs.loader import load_site
 
     found = CampaignDir(directory)
-    create_directory(found, load_campaign(campaign_file, []), load_site("local"))
-    Journal(found.journal).append("created", key="0", version="0", commit="")
+    with new_directory(found, load_campaign(campaign_file, []), load_site("local")) as draft:
+        Journal(draft.journal).append("created", key="0", version="0", commit="")
     return found
 
 
@@ -318,3 +318,53 @@ def test_a_flipped_byte_is_named_with_its_file(call: Cli, finished: tuple[Path, 
     assert code == 2
     assert "values/c/7/0/0/0: changed" in out
     assert "1 file(s)" in err
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("train.seed=99999999999999999999999", r"train\.seed"),
+        ("model.width=1000000000", r"model\.width"),
+        ("train.steps=true", r"train\.steps: found True; must not be true or false"),
+        ('train.steps=!!int ""', r"--set train\.steps"),
+        ("train.steps=!!bool foo", r"--set train\.steps"),
+        ("train.steps=" + "[" * 5000, r"--set train\.steps"),
+        ("data.files=[~no-such-user/x.nc]", "no such user"),
+        ("name=" + "a" * 101, "name: .*up to 100"),
+    ],
+)
+def test_an_odd_setting_is_a_mistake(assignment: str, words: str, call: Cli, campaign_file: Path) -> None:
+    refused(call("run", campaign_file, "--dry-run", "--set", assignment), words)
+
+
+def test_a_path_that_no_disk_can_hold_is_a_mistake(call: Cli, campaign_file: Path, tmp_path: Path) -> None:
+    long = tmp_path / ("a" * 300)
+    refused(call("run", campaign_file, "--dir", long), "File name too long")
+    refused(call("status", long), "File name too long")
+    refused(call("run", campaign_file, "--dir", "/proc/x"), "/proc/x: cannot be made")
+
+
+def test_a_port_that_is_none_is_a_mistake(call: Cli, finished: tuple[Path, float]) -> None:
+    refused(call("ui", finished[0], "--port", "99999999"), "--port")
+
+
+def test_a_full_standard_output_is_a_mistake(finished: tuple[Path, float]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            harness.command("status", finished[0]), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    refused((done.returncode, "", done.stderr), "standard output: no space left")
+
+
+def test_a_damaged_checkpoint_or_skill_is_named_or_made_anew(
+    call: Cli, finished: tuple[Path, float], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished[0], copy)
+    before = (copy / "evaluation" / "skill.json").read_text()
+    (copy / "evaluation" / "skill.json").write_text("")
+    harness.run("resume", copy)
+    assert (copy / "evaluation" / "skill.json").read_text() == before
+    last = sorted((copy / "checkpoints").iterdir())[-1]
+    (last / "manifest.json").write_text("")
+    refused(call("resume", copy), re.escape(f"{last}/manifest.json: is damaged; remove"))

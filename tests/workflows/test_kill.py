@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from hyperslab.workflows.journal import Journal
 from tests.workflows import harness
 
 ROUNDS = int(os.environ.get("HYPERSLAB_KILL_ROUNDS", "1"))
@@ -119,4 +120,26 @@ def test_cancel_stops_a_campaign_that_is_running_and_one_whose_driver_died(
     driver.wait()
     harness.run("cancel", directory)
     assert not harness.processes(directory, "rank")
+    resume_until_done(directory, undisturbed)
+
+
+def test_a_cancel_while_the_driver_starts_is_not_lost(small_campaign: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "campaign"
+    driver = harness.start("run", small_campaign, "--dir", directory)
+    harness.wait_for(lambda: harness.events(directory, "driver_started"), driver)
+    Journal(directory / "journal.jsonl").append("cancel_requested")
+    assert driver.wait(harness.PATIENCE_SECONDS) == 130
+    assert harness.events(directory, "driver_ended")[-1]["how"] == "stopped"
+
+
+def test_a_driver_killed_while_it_makes_its_directory_leaves_it_whole_or_absent(
+    small_campaign: Path, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    directory = tmp_path / "campaign"
+    driver = harness.start("run", small_campaign, "--dir", directory)
+    harness.wait_for(lambda: list(tmp_path.glob(".campaign-*")) or directory.exists(), driver)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    if not directory.exists():
+        harness.run("run", small_campaign, "--dir", directory)
     resume_until_done(directory, undisturbed)
