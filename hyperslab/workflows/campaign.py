@@ -233,6 +233,8 @@ def new_directory(directory: CampaignDir, campaign: Campaign, site: Site) -> Ite
             yield draft
             draft.path.rename(path)
     except OSError as error:
+        if path.parent.exists() and not path.parent.is_dir():
+            raise UserError(f"{path}: cannot be written: {path.parent} is no directory; choose another --dir") from None
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             _check_free(directory)
         refusal = UserError(f"{path}: cannot be made: {error.strerror}; choose another --dir")

@@ -2,13 +2,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hyperslab.data.files import write_json
+from hyperslab.data.files import digest_of, write_json
 from hyperslab.parallel.catalog import Progress, finished, latest, read_progress
 
 
 def leave_checkpoint(directory: Path, step: int) -> Path:
     path = directory / f"step-{step:08d}"
-    write_json(path / "manifest.json", {"step": step, "store_digest": "s", "order_digest": "o", "files": {}})
+    manifest = {"step": step, "store_digest": "s", "order_digest": "o", "files": {}, "digest": digest_of({})}
+    write_json(path / "manifest.json", manifest)
     return path
 
 

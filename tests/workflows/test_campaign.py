@@ -54,7 +54,7 @@ def test_a_frozen_campaign_reads_back_as_it_was(tmp_path: Path) -> None:
 
 def test_names_that_would_leave_the_directory_are_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "c.yaml", "name: ../escape\ndata:\n  files: [raw.nc]\n")
-    with pytest.raises(UserError, match=r"c\.yaml: name: found '\.\./escape'; must be letters, digits"):
+    with pytest.raises(UserError, match=r"c\.yaml: name: found '\.\./escape'; must be up to 100 letters, digits"):
         load_campaign(file, [])
 
 
