@@ -13,7 +13,7 @@ import xarray as xr
 from hyperslab.data import staging
 from hyperslab.data.config import DataSettings
 from hyperslab.data.recipe import Recipe
-from hyperslab.data.sources.era5 import Era5
+from hyperslab.data.sources.era5.source import Era5
 
 # No deadline: the machine is shared. Derandomised: a run that failed fails again.
 hypothesis.settings.register_profile("hyperslab", deadline=None, derandomize=True)

@@ -5,6 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, field_validator
 
+from hyperslab.data.sources.era5.config import Era5Settings
+from hyperslab.data.sources.fmri.config import FmriSettings
+from hyperslab.data.sources.lartpc.config import LartpcSettings
 from hyperslab.settings import Settings
 
 
@@ -48,22 +51,33 @@ class Period(Settings):
 class DataSettings(Settings):
     """Raw files, what is taken from them, and how they are cut for training."""
 
-    source: Literal["era5"] = "era5"
-    """Kind of archive: `era5` is netCDF on a regular latitude-longitude grid."""
+    source: Literal["era5", "lartpc", "fmri"] = "era5"
+    """Kind of archive: `era5` is fields on a latitude-longitude grid (netCDF, GRIB, Zarr), `lartpc` is hits or images
+    of a liquid-argon detector, `fmri` is brain scans or regional time series."""
     files: list[str] = Field(min_length=1)
-    """Paths or glob patterns of the raw files, relative to the campaign file."""
+    """Paths or glob patterns of the raw files, relative to the campaign file; or URLs."""
     variables: list[str] | None = None
     """Names of the variables to take, as they stand in the files; all of them where absent."""
     levels: list[float] | None = None
     """Levels to take (hPa) of the variables that have any; all of them where absent."""
     period: Period = Period()
     """Part of the record to take."""
+    era5: Era5Settings = Era5Settings()
+    """Choices that only `era5` files need."""
+    lartpc: LartpcSettings = LartpcSettings()
+    """Choices that only `lartpc` files need."""
+    fmri: FmriSettings = FmriSettings()
+    """Choices that only `fmri` files need."""
     validation: ShareOrDate = 0.1
-    """Frames held out to watch training: their share of the record, or their first date."""
+    """Held out to watch training: a share of the frames, events or subjects, or the first date."""
     test: ShareOrDate = 0.1
-    """Frames held out for the skill table, the last ones: their share of the record, or their first date."""
-    shard_mebibytes: float = Field(default=64, gt=0)
-    """Size of a shard before compression; one staging task reads and writes one shard at a time."""
+    """Held out for the skill table, the last ones in time: a share of the frames, events or subjects, or the first
+    date."""
+    dtype: Literal["float32", "float16", "int16"] = "float32"
+    """How values are stored: as they are, as half precision, or as integers with a scale and an offset for each frame
+    and channel; the loss is measured and recorded in the store."""
+    shard_mebibytes: float | None = Field(default=None, gt=0)
+    """Size of a shard before compression; the site's where absent."""
 
     @field_validator("variables", "levels")
     @classmethod

@@ -7,7 +7,7 @@ import pytest
 
 from hyperslab.data.config import DataSettings
 from hyperslab.data.recipe import Recipe, make_recipe
-from hyperslab.data.sources.era5 import Era5
+from hyperslab.data.sources.era5.source import Era5
 from hyperslab.errors import UserError
 from tests.conftest import write_netcdf
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from hyperslab.data.config import DataSettings
 from hyperslab.data.sources import Index, source_of
-from hyperslab.data.sources.era5 import Era5
+from hyperslab.data.sources.era5.source import Era5
 from tests.conftest import write_netcdf
 
 

@@ -12,7 +12,7 @@ import xarray as xr
 from hyperslab.data.config import DataSettings
 from hyperslab.data.frames import Ints, find_segments, moment, seconds
 from hyperslab.data.grid import GRID_TOLERANCE_DEGREES
-from hyperslab.data.sources.header import Grid, Header, find_grid, open_dataset, read_header
+from hyperslab.data.sources.era5.header import Grid, Header, find_grid, open_dataset, read_header
 from hyperslab.data.sources.index import Channel, Description, Index, RawFile
 from hyperslab.errors import UserError
 

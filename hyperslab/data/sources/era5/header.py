@@ -10,7 +10,7 @@ import xarray as xr
 
 from hyperslab.data.frames import Ints, find_segments, moment
 from hyperslab.data.grid import GRID_TOLERANCE_DEGREES, is_global
-from hyperslab.data.sources.classic import classic_size
+from hyperslab.data.sources.era5.classic import classic_size
 from hyperslab.data.sources.index import Channel
 from hyperslab.errors import UserError
 

@@ -11,7 +11,7 @@ import xarray as xr
 from pydantic import ValidationError
 
 from hyperslab.data.config import DataSettings
-from hyperslab.data.sources.era5 import Era5
+from hyperslab.data.sources.era5.source import Era5
 from hyperslab.data.sources.index import Index
 from hyperslab.errors import UserError
 from tests.conftest import make_dataset, write_netcdf

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from hyperslab.data.frames import seconds
-from hyperslab.data.sources.header import Header, read_header
+from hyperslab.data.sources.era5.header import Header, read_header
 from hyperslab.errors import UserError
 from tests.conftest import make_dataset
 
