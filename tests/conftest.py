@@ -11,9 +11,13 @@ import pytest
 import xarray as xr
 
 from hyperslab.data import staging
+from hyperslab.data.clock import Clock
 from hyperslab.data.config import DataSettings
+from hyperslab.data.frames import find_segments
 from hyperslab.data.recipe import Recipe
-from hyperslab.data.sources.era5.source import Era5
+from hyperslab.data.sources import source_of
+from hyperslab.data.sources.index import Axis, Channel, Index
+from hyperslab.data.store import shard_path
 
 # No deadline: the machine is shared. Derandomised: a run that failed fails again.
 hypothesis.settings.register_profile("hyperslab", deadline=None, derandomize=True)
@@ -59,19 +63,54 @@ def write_netcdf(path: Path, **options: Any) -> Path:
     return path
 
 
-def make_store_recipe(files: Sequence[Path], splits: dict[str, tuple[int, int]], shard_frames: int = 16) -> Recipe:
+def make_index(**options: Any) -> Index:
+    """An index without files: 40 six-hourly frames of two channels on 3 x 4 points, but for what is asked for."""
+    time = options.pop("time", 6 * 3600 * np.arange(40))
+    clock = options.pop("clock", Clock())
+    segment = options.pop("segment", None)
+    fields: dict[str, Any] = {
+        "source": "era5",
+        "clock": clock,
+        "time": tuple(int(value) for value in time),
+        "segment": tuple(int(value) for value in (find_segments(time, clock).ids if segment is None else segment)),
+        "channels": tuple(Channel(name=name, units=UNITS[name], long_name=name) for name in ("msl", "t2m")),
+        "space": (
+            Axis(name="latitude", units="degrees_north", values=(90.0, 0.0, -90.0)),
+            Axis(name="longitude", units="degrees_east", values=(0.0, 90.0, 180.0, 270.0)),
+        ),
+        "files": (),
+    }
+    return Index(**{**fields, **options})
+
+
+def make_store_recipe(
+    files: Sequence[Path], splits: dict[str, tuple[int, int]], shard_length: int = 16, **options: Any
+) -> Recipe:
     """The recipe of a store of these files, cut as asked to the frame."""
-    index = Era5().scan(files, DataSettings(files=[str(file) for file in files]))
-    return Recipe(index=index, shard_frames=shard_frames, splits=splits)
+    settings = DataSettings(files=[str(file) for file in files])
+    index = source_of("era5").scan([str(file) for file in files], settings)
+    ranges = {name: (bounds,) for name, bounds in splits.items()}
+    return Recipe(
+        index=index,
+        shard_length=shard_length,
+        splits=ranges,
+        settings=settings.model_dump(mode="json"),
+        **options,
+    )
 
 
 def stage(path: Path, recipe: Recipe) -> Path:
     """A finished store of that recipe."""
     staging.create(path, recipe)
-    for part in range(recipe.num_parts):
+    for part in staging.unfinished_parts(path, recipe):
         staging.write_part(path, part)
     staging.finalise(path)
     return path
+
+
+def shard_of(path: Path, part: int) -> Path:
+    """The file that holds a part of a store's fields."""
+    return shard_path(path, "values", 4, part)
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@
 import numpy as np
 import numpy.typing as npt
 
-from hyperslab.data.frames import DAY_SECONDS, Ints
+from hyperslab.data.clock import DAY_SECONDS, Clock
+from hyperslab.data.frames import Ints, mask_of
 from hyperslab.data.store import Store
 
 HALF_WINDOW_DAYS = 15
-YEAR_DAYS = 365.2425
+BLOCK_BYTES = 64 << 20
+"""Memory for the training frames that are read at a time."""
 
 
 def climatology(store: Store, time: Ints, *, monthly: bool) -> npt.NDArray[np.float64]:
@@ -23,13 +25,14 @@ def climatology(store: Store, time: Ints, *, monthly: bool) -> npt.NDArray[np.fl
     time
         Seconds since 1970-01-01; shape (time,).
     """
-    start, stop = store.splits["train"]
-    same = _same_season(time, store.time[start:stop], monthly=monthly) & store.valid[start:stop]
-    total = np.zeros((len(time), *store.values.shape[1:]))
+    training = mask_of(store.splits["train"], len(store.time)) & store.valid
+    same = _same_season(time, store.time, store.clock, monthly=monthly) & training
+    total = np.zeros((len(time), *store.frame_shape))
     count = np.zeros_like(total)
-    for first in range(start, stop, store.shard_frames):
-        last = min(first + store.shard_frames, stop)
-        chosen = same[:, first - start : last - start].astype(np.float64)
+    length = max(1, BLOCK_BYTES // (4 * int(np.prod(store.frame_shape))))
+    for first in range(0, len(store.time), length):
+        last = min(first + length, len(store.time))
+        chosen = same[:, first:last].astype(np.float64)
         if not chosen.any():
             continue
         frames = store.read(first, last).astype(np.float64)
@@ -39,14 +42,10 @@ def climatology(store: Store, time: Ints, *, monthly: bool) -> npt.NDArray[np.fl
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _same_season(time: Ints, training: Ints, *, monthly: bool) -> npt.NDArray[np.bool_]:
+def _same_season(time: Ints, frames: Ints, clock: Clock, *, monthly: bool) -> npt.NDArray[np.bool_]:
     if monthly:
-        return np.equal.outer(_month(time), _month(training))
-    days = (time[:, None] - training[None]) / DAY_SECONDS
-    apart = np.abs((days + YEAR_DAYS / 2) % YEAR_DAYS - YEAR_DAYS / 2)
-    same_clock = (time % DAY_SECONDS)[:, None] == (training % DAY_SECONDS)[None]
+        return np.equal.outer(clock.months(time) % 12, clock.months(frames) % 12)
+    days = (time[:, None] - frames[None]) / DAY_SECONDS
+    apart = np.abs((days + clock.year_days / 2) % clock.year_days - clock.year_days / 2)
+    same_clock = (time % DAY_SECONDS)[:, None] == (frames % DAY_SECONDS)[None]
     return np.asarray((apart <= HALF_WINDOW_DAYS + 0.5) & same_clock)
-
-
-def _month(time: Ints) -> Ints:
-    return np.asarray(time.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12)

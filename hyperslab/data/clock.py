@@ -1,11 +1,14 @@
 """What the time of a frame counts: seconds of a calendar, a scan's own time, or events."""
 
 from dataclasses import dataclass
-from typing import Literal
+from datetime import date
+from typing import Any, Literal
 
 import cftime
 import numpy as np
+import numpy.typing as npt
 
+DAY_SECONDS = 86_400
 STANDARD = ("standard", "gregorian", "proleptic_gregorian")
 
 
@@ -41,7 +44,7 @@ class Clock:
             self.calendar, 365.2425
         )
 
-    def moment(self, time: int | np.integer) -> str:
+    def moment(self, time: int | np.integer[Any]) -> str:
         """A frame's time in words, such as `1982-01-16T20:00`, `12.6 s` or `event 7`."""
         if self.kind == "event":
             return f"event {int(time)}"
@@ -51,13 +54,19 @@ class Clock:
             return str(np.datetime64(int(time), "s").astype("datetime64[m]"))
         return str(cftime.num2date(int(time), self.units, self.calendar).strftime("%Y-%m-%dT%H:%M"))
 
-    def months(self, time: np.ndarray) -> np.ndarray:
+    def months(self, time: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Calendar months since 1970-01 of each time; for a clock of a calendar."""
         if self.is_standard:
             return time.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64)
         dates = cftime.num2date(time, self.units, self.calendar)
         return np.asarray([(date.year - 1970) * 12 + date.month - 1 for date in np.atleast_1d(dates)], np.int64)
 
-    def seconds(self, year: int, month: int, day: int) -> int:
-        """Time of the first second of a day of the calendar."""
-        return int(cftime.date2num(cftime.datetime(year, month, day, calendar=self.calendar), self.units))
+    def seconds(self, day: date, *, day_end: bool = False) -> int:
+        """Time of a day's first second, or of its last; the 31st is the 30th in a calendar that has no such day."""
+        for number in range(day.day, 0, -1):
+            try:
+                start = cftime.datetime(day.year, day.month, number, calendar=self.calendar)
+            except ValueError:
+                continue
+            return int(cftime.date2num(start, self.units)) + (DAY_SECONDS - 1 if day_end else 0)
+        raise AssertionError("every month has a first day")

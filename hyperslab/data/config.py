@@ -1,13 +1,15 @@
 """What a campaign says about its data."""
 
 from datetime import date, datetime
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, field_validator
 
 from hyperslab.data.sources.era5.config import Era5Settings
 from hyperslab.data.sources.fmri.config import FmriSettings
 from hyperslab.data.sources.lartpc.config import LartpcSettings
+from hyperslab.data.sources.paths import absolute
 from hyperslab.settings import Settings
 
 
@@ -76,12 +78,30 @@ class DataSettings(Settings):
     dtype: Literal["float32", "float16", "int16"] = "float32"
     """How values are stored: as they are, as half precision, or as integers with a scale and an offset for each frame
     and channel; the loss is measured and recorded in the store."""
+    difference_leads: list[Annotated[int, Field(ge=1)]] = Field(default=[1], min_length=1, max_length=8)
+    """Distances in frames over which the standard deviation of the change is measured."""
     shard_mebibytes: float | None = Field(default=None, gt=0)
     """Size of a shard before compression; the site's where absent."""
 
-    @field_validator("variables", "levels")
+    @field_validator("variables", "levels", "difference_leads")
     @classmethod
-    def _each_once(cls, value: list[str] | list[float] | None) -> list[str] | list[float] | None:
+    def _each_once(cls, value: list[Any] | None) -> list[Any] | None:
         if value is not None and len(set(value)) != len(value):
             raise ValueError("must name each one once")
         return value
+
+    def located(self, folder: Path) -> "DataSettings":
+        """The same settings, with every path taken from a folder.
+
+        Raises
+        ------
+        UserError
+            When a path begins with the home of a user that there is not.
+        """
+        images = {
+            name: absolute(value, folder)
+            for name in ("mask", "atlas")
+            if (value := getattr(self.fmri, name)) not in (None, "brain")
+        }
+        files = [absolute(pattern, folder) for pattern in self.files]
+        return self.model_copy(update={"files": files, "fmri": self.fmri.model_copy(update=images)})

@@ -1,20 +1,22 @@
 """Frames on the time axis: segments, splits, and the windows that training may draw."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import date
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from hyperslab.errors import UserError
+from hyperslab.data.clock import DAY_SECONDS, Clock
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+Ranges = tuple[tuple[int, int], ...]
+"""Frame ranges `[start, stop)`, ascending, without touching one another."""
+
 SPLITS = ("train", "validation", "test")
-DAY_SECONDS = 86_400
+STANDARD_CLOCK = Clock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,71 +27,61 @@ class Segments:
     """Segment of each frame, counted from 0; shape (frame,)."""
     monthly: bool
     """Whether frames follow one another by calendar month."""
-    step_seconds: int
-    """Time between two frames of a segment; its most common value where months differ."""
+    step: int
+    """Time between two frames of a segment, in the clock's unit; its most common value where months differ."""
+    clock: Clock
 
     @property
     def cadence(self) -> str:
-        """The step in words, such as `6 h` or `1 month`."""
+        """The step in words, such as `6 h`, `1 month` or `720 ms`; `none` where no frame follows another."""
         if self.monthly:
             return "1 month"
+        if self.step == 0 or self.clock.kind == "event":
+            return "none"
+        whole, rest = divmod(self.step, self.clock.ticks_per_second)
+        if rest:
+            return f"{1000 * self.step / self.clock.ticks_per_second:g} ms"
         for size, unit in ((DAY_SECONDS, "d"), (3600, "h"), (60, "min")):
-            if self.step_seconds % size == 0:
-                return f"{self.step_seconds // size} {unit}"
-        return f"{self.step_seconds} s"
+            if whole % size == 0:
+                return f"{whole // size} {unit}"
+        return f"{whole} s"
 
 
-def find_segments(time: Ints) -> Segments:
+def find_segments(time: Ints, clock: Clock = STANDARD_CLOCK) -> Segments:
     """Cut a time axis where frames are missing.
 
     Parameters
     ----------
     time
-        Seconds since 1970-01-01, strictly ascending; shape (frame,).
+        Time of each frame in the clock's unit, strictly ascending; shape (frame,).
+    clock
+        What time counts.
     """
+    whole = measure_segments(time, np.zeros(len(time), np.int64), clock)
     if len(time) < 2:
-        return Segments(ids=np.zeros(len(time), np.int64), monthly=False, step_seconds=0)
-    steps = np.diff(time)
+        return whole
+    breaks = np.diff(clock.months(time)) != 1 if whole.monthly else np.diff(time) != whole.step
+    ids = np.concatenate([[0], np.cumsum(breaks)]).astype(np.int64)
+    return replace(whole, ids=ids)
+
+
+def measure_segments(time: Ints, ids: Ints, clock: Clock) -> Segments:
+    """The step of frames whose segments are known.
+
+    Parameters
+    ----------
+    time, ids
+        Time and segment of each frame; shape (frame,).
+    clock
+        What time counts.
+    """
+    steps = np.diff(time)[np.diff(ids) == 0]
+    if len(steps) == 0:
+        return Segments(ids=ids, monthly=False, step=0, clock=clock)
     values, counts = np.unique(steps, return_counts=True)
     common = int(values[np.argmax(counts)])
-    monthly = 28 * DAY_SECONDS <= common <= 31 * DAY_SECONDS
-    if monthly:
-        months = time.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64)
-        breaks = np.diff(months) != 1
-    else:
-        breaks = steps != common
-    ids = np.concatenate([[0], np.cumsum(breaks)]).astype(np.int64)
-    return Segments(ids=ids, monthly=monthly, step_seconds=common)
-
-
-def split_bounds(time: Ints, validation: float | date, test: float | date) -> dict[str, tuple[int, int]]:
-    """Frame ranges `[start, stop)` of the training, validation and test splits, in the order of time.
-
-    Raises
-    ------
-    UserError
-        When a split would be empty, or the test split would not come last.
-    """
-    total = len(time)
-    test_start = _split_start(time, test, total)
-    validation_start = _split_start(time, validation, test_start)
-    if not 0 < validation_start < test_start < total:
-        first, last = moment(time[0]), moment(time[-1])
-        raise UserError(
-            f"data.validation, data.test: found {validation} and {test} for {total} frames from {first} to {last}; "
-            "each of training, validation and test needs a frame, in this order; choose other dates or shares"
-        )
-    return {
-        "train": (0, validation_start),
-        "validation": (validation_start, test_start),
-        "test": (test_start, total),
-    }
-
-
-def _split_start(time: Ints, rule: float | date, stop: int) -> int:
-    if isinstance(rule, date):
-        return int(np.searchsorted(time, seconds(rule)))
-    return stop - max(1, round(rule * len(time)))
+    monthly = clock.kind == "calendar" and 28 * DAY_SECONDS <= common <= 31 * DAY_SECONDS
+    return Segments(ids=ids, monthly=monthly, step=common, clock=clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +115,22 @@ class Windows:
         return int(self.starts[run] + window - self.offsets[run])
 
 
-def find_windows(segment: Ints, valid: Bools, bounds: tuple[int, int], span: int) -> Windows:
-    """All windows of `span` frames that lie in `bounds`, in one segment, and hold no invalid frame.
+def find_windows(segment: Ints, valid: Bools, ranges: Ranges, span: int) -> Windows:
+    """All windows of `span` frames that lie in one range, in one segment, and hold no invalid frame.
 
     Parameters
     ----------
     segment, valid
         Segment number and validity of each frame; shape (frame,).
-    bounds
-        Frame range `[start, stop)`: a window never reaches over it.
+    ranges
+        Frame ranges of a split: a window never reaches over one.
     """
     starts, counts = [], []
-    for start, stop in _runs(segment, valid, bounds):
-        if stop - start >= span:
-            starts.append(start)
-            counts.append(stop - start - span + 1)
+    for bounds in ranges:
+        for start, stop in _runs(segment, valid, bounds):
+            if stop - start >= span:
+                starts.append(start)
+                counts.append(stop - start - span + 1)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return Windows(np.asarray(starts, np.int64), offsets, span)
 
@@ -151,12 +144,15 @@ def _runs(segment: Ints, valid: Bools, bounds: tuple[int, int]) -> Iterator[tupl
             yield start + a, start + b
 
 
-def seconds(day: date, *, day_end: bool = False) -> int:
-    """Seconds since 1970-01-01 of a day's first second, or of its last."""
-    first = int(np.datetime64(day, "s").astype(np.int64))
-    return first + DAY_SECONDS - 1 if day_end else first
+def mask_of(ranges: Ranges, num_frames: int) -> Bools:
+    """Whether each frame lies in one of the ranges; shape (frame,)."""
+    mask = np.zeros(num_frames, bool)
+    for start, stop in ranges:
+        mask[start:stop] = True
+    return mask
 
 
-def moment(time: int | np.int64) -> str:
-    """A frame's time in words, such as `1982-01-16T20:00`."""
-    return str(np.datetime64(int(time), "s").astype("datetime64[m]"))
+def ranges_of(mask: Bools) -> Ranges:
+    """The ranges of the frames that a mask marks."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return tuple((int(start), int(stop)) for start, stop in edges.reshape(-1, 2))

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hyperslab.data.frames import DAY_SECONDS, Ints, Windows, find_windows
+from hyperslab.data.clock import DAY_SECONDS, Clock
+from hyperslab.data.frames import Ints, Windows, find_windows, mask_of
 from hyperslab.data.order import sample_at
 from hyperslab.data.store import Store
 from hyperslab.errors import UserError
 
-YEAR_DAYS = 365.2425
 READ_AHEAD = 4
 
 
@@ -62,21 +62,21 @@ def windows_of(store: Store, split: str, sampling: Sampling) -> Windows:
     UserError
         When the split holds none.
     """
-    bounds = store.splits[split]
-    windows = find_windows(store.segment, store.valid, bounds, sampling.span)
+    windows = find_windows(store.segment, store.valid, store.splits[split], sampling.span)
     if len(windows) == 0:
+        frames = mask_of(store.splits[split], len(store.segment))
         raise UserError(
-            f"{store.path}: the {split} split ({bounds[1] - bounds[0]} frames in "
-            f"{len(np.unique(store.segment[slice(*bounds)]))} segment(s)) has no unbroken window of {sampling.span} "
+            f"{store.path}: the {split} split ({frames.sum()} frames in "
+            f"{len(np.unique(store.segment[frames]))} segment(s)) has no unbroken window of {sampling.span} "
             "frames; choose a smaller objective.lead, model.history or evaluate.rollout, or larger splits"
         )
     return windows
 
 
-def calendar_phases(time: Ints) -> npt.NDArray[np.float32]:
+def calendar_phases(time: Ints, clock: Clock) -> npt.NDArray[np.float32]:
     """Sine and cosine of the phase of the year and of the day; shape (*time.shape, 4)."""
     days = time / DAY_SECONDS
-    angles = 2 * np.pi * np.stack([days / YEAR_DAYS, days], axis=-1)
+    angles = 2 * np.pi * np.stack([days / clock.year_days, days], axis=-1)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1).astype(np.float32)
 
 
@@ -123,7 +123,7 @@ class Loader:
         return Batch(
             inputs=samples[:, :history],
             target=samples[:, history:],
-            calendar=torch.from_numpy(calendar_phases(target_time)),
+            calendar=torch.from_numpy(calendar_phases(target_time, self.store.clock)),
             target_time=target_time,
         )
 

@@ -1,73 +1,71 @@
 """Staging: raw files into a store, a part at a time.
 
-A part is one whole shard. It is read, written, and then recorded in `.hyperslab/parts/`; what was not recorded is done
-again. `finalise` merges the parts' statistics, rereads every shard, and writes the manifest last.
+A part is one whole shard of each large array. It is read, written, read back, and then recorded in `.hyperslab/parts/`;
+what was not recorded is done again. `finalise` merges the parts' statistics and commits: the manifest comes last.
 """
 
-import warnings
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
-from zarr.codecs import BloscCodec
 
-from hyperslab.data.files import digest_of, file_digest, read_json, sync, write_json
-from hyperslab.data.frames import Bools, find_segments
+from hyperslab.data.commit import METADATA, NEXT, commit
+from hyperslab.data.files import digest_of, file_digest, read_json, write_json
+from hyperslab.data.metadata import merge_records, write_metadata
+from hyperslab.data.packing import pack
 from hyperslab.data.recipe import Recipe
-from hyperslab.data.sources import source_of
-from hyperslab.data.statistics import Moments
-from hyperslab.data.store import FORMAT, data_files, manifest_path, relative_name, shard_path
+from hyperslab.data.shard import ShardWriter, reread_digest
+from hyperslab.data.sources import Block, source_of
+from hyperslab.data.store import commit_path, is_finished, read_manifest, recipe_path, record_path, shard_path
+from hyperslab.data.tally import Tally
 from hyperslab.errors import UserError, disk_error
 
-DIMENSIONS = ("frame", "channel", "latitude", "longitude")
+Reader = Callable[[int, int], Block]
+"""Gives the frames `[start, stop)`."""
+
+BLOCK_BYTES = 64 << 20
+"""Memory for the values that are read at a time."""
 
 
 def create(path: Path, recipe: Recipe) -> None:
-    """Create the arrays of a store, still without values. What a killed `create` left is made anew.
+    """Begin a store, still without values, or lengthen its recipe; what was staged already stays.
 
     Raises
     ------
     UserError
         When the place holds a store of another recipe, or cannot be written.
     """
-    recipe_path = path / ".hyperslab" / "recipe.json"
-    if recipe_path.exists():
-        _check_same(recipe_path, recipe)
-        return
+    if has_recipe(path):
+        old = read_recipe(path)
+        if digest_of(recipe.to_json()) == digest_of(old.to_json()):
+            return
+        _check_extends(path, old, recipe)
     try:
-        _create_arrays(path, recipe)
-        write_json(recipe_path, recipe.to_json())
+        write_json(recipe_path(path), recipe.to_json())
     except OSError as error:
         raise disk_error(error, path, recipe.total_bytes) or error from None
 
 
-def _check_same(recipe_path: Path, recipe: Recipe) -> None:
-    old, new = digest_of(read_json(recipe_path)), digest_of(recipe.to_json())
-    if old != new:
+def _check_extends(path: Path, old: Recipe, new: Recipe) -> None:
+    """An append changes nothing of what is there; anything else is another store."""
+    head = replace(new.index, time=new.index.time[: len(old.index.time)], files=new.index.files[: len(old.index.files)])
+    before = replace(new, index=head).to_json()
+    kept = ("time", "files", "channels", "space", "source")
+    same = all(digest_of(before["index"][name]) == digest_of(old.to_json()["index"][name]) for name in kept)
+    if not same or (old.settings, old.shard_length) != (new.settings, new.shard_length):
         raise UserError(
-            f"{recipe_path.parent.parent}: holds a store of another recipe ({old[:12]}, the campaign asks for "
-            f"{new[:12]}): the raw files or the data settings have changed; start a new campaign in a new directory"
+            f"{path}: holds a store of another recipe ({digest_of(old.to_json())[:12]}, the campaign asks for "
+            f"{digest_of(new.to_json())[:12]}): the raw files or the data settings have changed; "
+            "start a new campaign in a new directory"
         )
 
 
-def _create_arrays(path: Path, recipe: Recipe) -> None:
-    index = recipe.index
-    group = zarr.create_group(path, zarr_format=3, overwrite=True)
-    group.create_array(
-        "values",
-        shape=index.shape,
-        chunks=(1, *index.shape[1:]),
-        shards=(recipe.shard_frames, *index.shape[1:]),
-        dtype="float32",
-        fill_value=float("nan"),
-        compressors=BloscCodec(cname="lz4", shuffle="bitshuffle"),
-        dimension_names=DIMENSIONS,
-    )
-
-
-def write_part(path: Path, part: int, threads: int = 1) -> int:
-    """Stage one part: read its frames, write its shard whole, then record it.
+def write_part(path: Path, part: int) -> int:
+    """Stage one part: read its frames, write its shards whole, read them back, then record it.
 
     A part that is recorded is not read again. Staging a part twice writes the same bytes, and each write is a
     rename, so a worker that outlived its driver does no harm.
@@ -75,44 +73,46 @@ def write_part(path: Path, part: int, threads: int = 1) -> int:
     Returns
     -------
     int
-        Bytes of the shard on disk.
+        Bytes of the part on disk.
 
     Raises
     ------
     UserError
         When the raw data cannot be read, or the disk is full.
     """
-    record_path = _part_path(path, part)
-    if record_path.exists():
-        return int(read_json(record_path)["bytes"])
     recipe = read_recipe(path)
-    start, stop = recipe.part_frames(part)
-    values = source_of(recipe.index.source).read(recipe.index, start, stop, threads)
-    train_start, train_stop = recipe.splits["train"]
-    training = values[max(train_start - start, 0) : max(train_stop - start, 0)]
-    finite = np.isfinite(values)
-    shard = shard_path(path, part)
-    try:
-        # A frame that is NaN throughout is written all the same: every shard is a file, a missing one is an error.
-        array = zarr.open_array(path / "values", mode="r+").with_config({"write_empty_chunks": True})
-        # Zarr reads a shard before it writes to it, even when it writes all of it: a broken one would stop it.
-        shard.unlink(missing_ok=True)
-        array[start:stop] = values
-        sync(shard)
-        sync(shard.parent)
-        record: dict[str, Any] = {
-            "part": part,
-            "bytes": shard.stat().st_size,
-            "digest": file_digest(shard),
-            "missing": int(finite.size - finite.sum()),
-            # A frame counts as valid when no channel of it is missing altogether.
-            "valid": np.all(finite.any(axis=(2, 3)), axis=1).tolist(),
-            "training_moments": Moments.of(training).to_json(),
-        }
-        write_json(record_path, record)
-    except OSError as error:
-        raise disk_error(error, path, recipe.total_bytes) or error from None
+    record = finished_record(path, recipe, part)
+    if record is None:
+        try:
+            record = _write(path, recipe, part)
+            write_json(record_path(path, part), record)
+        except OSError as error:
+            raise disk_error(error, path, recipe.total_bytes) or error from None
     return int(record["bytes"])
+
+
+def finished_record(path: Path, recipe: Recipe, part: int) -> dict[str, Any] | None:
+    """The record of a part that is finished, as the recipe stands; None where it is to be staged (again)."""
+    try:
+        record = read_json(record_path(path, part))
+    except (FileNotFoundError, ValueError):
+        return None
+    return record if record.get("range") == list(recipe.part_range(part)) else None
+
+
+def unfinished_parts(path: Path, recipe: Recipe) -> list[int]:
+    """Parts that are still to be staged."""
+    return [part for part in range(recipe.num_parts) if finished_record(path, recipe, part) is None]
+
+
+def is_complete(path: Path) -> bool:
+    """Whether a store is finished, and is all that its recipe asks for."""
+    if not is_finished(path) or commit_path(path).exists():
+        return False
+    recipe = read_recipe(path)
+    return read_manifest(path)["recipe_digest"] == digest_of(recipe.to_json()) and all(
+        record_path(path, part).exists() for part in range(recipe.num_parts)
+    )
 
 
 def count_finished_parts(path: Path) -> int:
@@ -120,8 +120,102 @@ def count_finished_parts(path: Path) -> int:
     return sum(1 for _ in (path / ".hyperslab" / "parts").glob("[0-9]*.json"))
 
 
-def finalise(path: Path) -> str:
-    """Merge the statistics, reread every shard, and write the manifest: from here on the store counts.
+def _write(path: Path, recipe: Recipe, part: int) -> dict[str, Any]:
+    # What a finished store consists of stays as it is until the next one is committed.
+    held = read_manifest(path)["files"] if is_finished(path) else {}
+    targets: dict[str, Path] = {}
+    for plan in recipe.arrays:
+        place = shard_path(path, plan.name, len(plan.shape), part).relative_to(path)
+        targets[plan.name] = path / NEXT / place if place.as_posix() in held else path / place
+    tally = Tally(recipe)
+    with contextlib.ExitStack() as stack:
+        writers = {plan.name: stack.enter_context(ShardWriter(targets[plan.name], plan)) for plan in recipe.arrays}
+        source = source_of(recipe.index.source)
+        try:
+            for block in blocks_of(recipe, part, tally, partial(source.read, recipe.index)):
+                for name, rows in block.items():
+                    writers[name].append(rows)
+        except OverflowError as error:
+            raise UserError(f"data.dtype: {recipe.dtype} cannot hold the values: {error}; use int16") from None
+        digests = {name: writer.close() for name, writer in writers.items()}
+    for name, digest in digests.items():
+        if reread_digest(targets[name]) != digest:
+            raise _broken(targets[name])
+    states = {name: target.stat() for name, target in targets.items()}
+    return {
+        "part": part,
+        "range": list(recipe.part_range(part)),
+        "bytes": sum(state.st_size for state in states.values()),
+        "files": {
+            targets[name].relative_to(path).as_posix().removeprefix(f"{NEXT}/"): {
+                "digest": digests[name], "bytes": state.st_size, "modified_ns": state.st_mtime_ns,
+            }
+            for name, state in states.items()
+        },
+        **tally.to_json(),
+    }  # fmt: skip
+
+
+def blocks_of(recipe: Recipe, part: int, tally: Tally, reader: Reader) -> Iterator[Block]:
+    """What a part holds, by array, a bounded number of bytes at a time, measured on the way.
+
+    Parameters
+    ----------
+    reader
+        Where frames are read from: the raw files, or the store itself.
+    """
+    start, stop = recipe.part_range(part)
+    if recipe.index.is_ragged:
+        yield from _point_blocks(recipe, start, stop, tally, reader)
+        return
+    segment = recipe.index.segments
+    before = max(0, start - tally.reach)
+    if before < start and segment[start - 1] == segment[start]:
+        tally.precede(reader(before, start)["values"])
+    for first, last in _pieces(recipe, start, stop):
+        block = reader(first, last)
+        packed = pack(block["values"], recipe.dtype)
+        tally.add_frames(first, block["values"], packed)
+        block["values"] = packed.values
+        if packed.scale is not None and packed.offset is not None:
+            block |= {"scale": packed.scale, "offset": packed.offset}
+        yield block
+
+
+def _pieces(recipe: Recipe, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Frame ranges to read at a time: whole chunks of the raw files, as far as memory allows."""
+    whole = recipe.index.block_frames
+    length = max(1, BLOCK_BYTES // recipe.index.frame_bytes)
+    if length > whole:
+        length = length // whole * whole
+    elif whole * recipe.index.frame_bytes <= 4 * BLOCK_BYTES:
+        length = whole
+    for first in range(start, stop, length):
+        yield first, min(first + length, stop)
+
+
+def _point_blocks(recipe: Recipe, start: int, stop: int, tally: Tally, reader: Reader) -> Iterator[Block]:
+    """Points `[start, stop)` of a ragged archive, frame after frame; the first and the last frame may be cut."""
+    offsets = recipe.frame_start
+    length = max(1, BLOCK_BYTES // recipe.index.frame_bytes)
+    frame = int(np.searchsorted(offsets, start, side="right")) - 1
+    while frame < len(offsets) - 1 and offsets[frame] < stop:
+        last = max(frame + 1, int(np.searchsorted(offsets, offsets[frame] + length, side="right")) - 1)
+        keep = slice(max(0, start - offsets[frame]), min(stop, offsets[last]) - offsets[frame])
+        block = {name: rows[keep] for name, rows in reader(frame, last).items()}
+        owners = np.repeat(np.arange(frame, last), np.diff(offsets[frame : last + 1]))
+        tally.add_points(owners[keep], block["feature"])
+        yield block
+        frame = last
+
+
+def finalise(path: Path, expected: str | None = None) -> str:
+    """Merge the statistics, write the small arrays, and commit: from here on the store counts.
+
+    Parameters
+    ----------
+    expected
+        The digest that the store must have, where one is known.
 
     Returns
     -------
@@ -133,119 +227,71 @@ def finalise(path: Path) -> str:
     UserError
         When a part is missing or is not what was written, or a channel cannot be normalised.
     """
-    manifest_path(path).unlink(missing_ok=True)
     recipe = read_recipe(path)
     records = []
     for part in range(recipe.num_parts):
-        if not _part_path(path, part).exists():
+        record = finished_record(path, recipe, part)
+        if record is None:
             raise UserError(f"{path}: part {part} of {recipe.num_parts} is not staged; go on with `hyperslab resume`")
-        records.append(read_json(_part_path(path, part)))
-    moments = Moments.none(len(recipe.index.channels))
-    for record in records:
-        moments = moments.merge(Moments.from_json(record["training_moments"]))
-    _check_moments(path, recipe, moments)
+        _check_shards(path, record)
+        records.append(record)
+    merged = merge_records(recipe, records)
+    _check_moments(path, recipe, merged.moments.count, merged.moments.std)
     try:
-        _write_small_arrays(path, recipe, np.concatenate([record["valid"] for record in records]), moments)
-        for litter in path.rglob("*.partial"):
-            litter.unlink(missing_ok=True)
-        files = {relative_name(path, file): file_digest(file) for file in data_files(path)}
-        _check_shards(path, records, files)
-        manifest = {
-            "format": FORMAT,
-            "digest": digest_of(files),
-            "files": files,
-            "recipe_digest": digest_of(recipe.to_json()),
-            "missing": sum(record["missing"] for record in records),
-        }
-        write_json(manifest_path(path), manifest)
+        write_metadata(path / METADATA, recipe, merged)
+        shards = {name: said["digest"] for record in records for name, said in record["files"].items()}
+        return commit(path, recipe, shards, merged, expected)
     except OSError as error:
         raise disk_error(error, path, recipe.total_bytes) or error from None
-    return str(manifest["digest"])
 
 
-def _check_shards(path: Path, records: list[dict[str, Any]], files: dict[str, str]) -> None:
-    """Compare what was just reread with what each part recorded; a part that differs is to be staged again."""
-    for record in records:
-        name = relative_name(path, shard_path(path, record["part"]))
-        if files.get(name) != record["digest"]:
-            _part_path(path, record["part"]).unlink()
-            raise UserError(
-                f"{path / name}: does not hold what was written; the disk may be failing: "
-                "go on with `hyperslab resume`, which stages it again"
-            )
+def _check_shards(path: Path, record: dict[str, Any]) -> None:
+    """Look whether a part's shards are as they were when they were read back; a part that differs is staged again."""
+    for name, said in record["files"].items():
+        draft = path / NEXT / name
+        file = draft if draft.exists() else path / name
+        try:
+            state = file.stat()
+            same = (state.st_size, state.st_mtime_ns) == (said["bytes"], said["modified_ns"])
+            same = same or file_digest(file) == said["digest"]
+        except FileNotFoundError:
+            same = False
+        if not same:
+            record_path(path, record["part"]).unlink()
+            raise _broken(file)
 
 
-def _check_moments(path: Path, recipe: Recipe, moments: Moments) -> None:
-    for channel, count, std in zip(recipe.index.channels, moments.count, moments.std, strict=True):
-        if count == 0 or std == 0:
-            found = "has no value at all" if count == 0 else "never changes"
+def _broken(file: Path) -> UserError:
+    return UserError(
+        f"{file}: does not hold what was written; the disk may be failing: "
+        "go on with `hyperslab resume`, which stages it again"
+    )
+
+
+def _check_moments(path: Path, recipe: Recipe, count: Any, std: Any) -> None:
+    """A dense channel that cannot be normalised is refused; a feature of points may be constant."""
+    if recipe.index.is_ragged:
+        return
+    for channel, number, deviation in zip(recipe.index.channels, count, std, strict=True):
+        if number == 0 or deviation == 0:
+            found = "has no value at all" if number == 0 else "never changes"
             raise UserError(
                 f"{path}: {channel.name} {found} in the training split, so it cannot be normalised; "
-                "leave it out with data.variables, or choose other splits"
+                "leave it out, or choose other splits"
             )
-
-
-def _write_small_arrays(path: Path, recipe: Recipe, valid: Bools, moments: Moments) -> None:
-    index, group = recipe.index, zarr.open_group(path, mode="r+")
-    segments = find_segments(index.times)
-    time = {"standard_name": "time", "units": "seconds since 1970-01-01", "calendar": "proleptic_gregorian"}
-    latitude = {"standard_name": "latitude", "units": "degrees_north"}
-    longitude = {"standard_name": "longitude", "units": "degrees_east"}
-    for name, dim, values, attributes in (
-        ("time", "frame", index.times, time),
-        ("segment", "frame", segments.ids, {"long_name": "number of the unbroken stretch of frames"}),
-        ("valid", "frame", valid, {"long_name": "no channel of the frame is missing altogether"}),
-        ("latitude", "latitude", np.asarray(index.latitude), latitude),
-        ("longitude", "longitude", np.asarray(index.longitude), longitude),
-        ("mean", "channel", moments.mean, {"long_name": "mean over the training split"}),
-        ("std", "channel", moments.std, {"long_name": "standard deviation over the training split"}),
-        ("minimum", "channel", moments.minimum, {"long_name": "minimum over the training split"}),
-        ("maximum", "channel", moments.maximum, {"long_name": "maximum over the training split"}),
-    ):
-        array = group.create_array(
-            name,
-            shape=values.shape,
-            dtype=values.dtype,
-            dimension_names=(dim,),
-            attributes=attributes,
-            overwrite=True,
-        )
-        array[:] = values
-    names = [channel.name for channel in index.channels]
-    channel = group.create_array(
-        "channel", shape=(len(names),), dtype=str, dimension_names=("channel",), overwrite=True
-    )
-    channel[:] = np.asarray(names, dtype=object)
-    group.attrs.update(
-        {
-            "Conventions": "CF-1.11",
-            "hyperslab_format": FORMAT,
-            "cadence": segments.cadence,
-            "units": {channel.name: channel.units for channel in index.channels},
-            "long_names": {channel.name: channel.long_name for channel in index.channels},
-            "splits": {name: list(bounds) for name, bounds in recipe.splits.items()},
-        }
-    )
-    with warnings.catch_warnings():
-        # Consolidated metadata makes opening one read; zarr warns that version 3 does not specify it yet.
-        warnings.simplefilter("ignore")
-        zarr.consolidate_metadata(path, zarr_format=3)
 
 
 def has_recipe(path: Path) -> bool:
     """Whether staging of a store has begun."""
-    return (path / ".hyperslab" / "recipe.json").exists()
+    return recipe_path(path).exists()
 
 
 def read_recipe(path: Path) -> Recipe:
     """The recipe of a store, finished or not."""
     try:
-        return Recipe.from_json(read_json(path / ".hyperslab" / "recipe.json"))
+        return Recipe.from_json(read_json(recipe_path(path)))
     except FileNotFoundError:
         raise UserError(f"{path}: is no Hyperslab store (it has no recipe); check the path") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: its recipe cannot be read ({error!r}); start a new campaign") from None
-
-
-def _part_path(path: Path, part: int) -> Path:
-    return path / ".hyperslab" / "parts" / f"{part:06d}.json"
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path}: its recipe cannot be read ({reason}); start a new campaign") from None

@@ -1,16 +1,16 @@
 """The store contract: frames in segments, one shard a part, a manifest that is written last.
 
-A store is a Zarr v3 group that `xarray.open_zarr` opens:
+A store is a Zarr v3 group that `xarray.open_zarr` opens.
 
-- `values(frame, channel, latitude, longitude)`, float32; a chunk is one frame, a shard is many frames.
-- `time(frame)`, `segment(frame)`, `valid(frame)`, `latitude`, `longitude`, `channel`.
-- `mean`, `std`, `minimum`, `maximum` of each channel over the training split.
+- Dense: `values(frame, channel, *space)`; a chunk is one frame (or a tile of it, or a few tiny ones), a shard is many
+  frames. Ragged: `position(point, axis)` and `feature(point, channel)`, with `frame_start(frame + 1)`.
+- `labels`: truth beside the values, where the raw files hold any. `static(static_name, *space)`: fields without time.
+- `time(frame)`, `segment(frame)`, `valid(frame)`, an array for each axis of space, `channel`.
+- `mean`, `std`, `minimum`, `maximum`, `difference_std` (and `median`, `interquartile_range`) over the training split.
 - `.hyperslab/recipe.json` (what staging follows), `.hyperslab/parts/` (a record for each finished part) and
   `.hyperslab/manifest.json` (a digest for each file). Without its manifest a store is unfinished and refused.
 """
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,16 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
-from hyperslab.data.files import digest_of, file_digest, read_json
-from hyperslab.data.frames import SPLITS, Bools, Ints
+from hyperslab.data.clock import Clock
+from hyperslab.data.files import read_json
+from hyperslab.data.frames import SPLITS, Bools, Ints, Ranges
+from hyperslab.data.packing import Packed
+from hyperslab.data.sources import Block
 from hyperslab.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
+"""Version of the contract."""
+LARGE_ARRAYS = ("values", "position", "feature", "scale", "offset", "labels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,76 +37,128 @@ class Store:
 
     path: Path
     digest: str
-    values: zarr.Array[Any]
+    arrays: dict[str, zarr.Array[Any]]
+    """The large arrays, by name."""
+    source: str
+    clock: Clock
     time: Ints
     segment: Ints
     valid: Bools
-    latitude: npt.NDArray[np.float64]
-    longitude: npt.NDArray[np.float64]
+    space: dict[str, npt.NDArray[np.float64]]
+    """Coordinates along each axis of a dense frame, in the order of its dimensions."""
     channels: tuple[str, ...]
     units: dict[str, str]
     cadence: str
     mean: npt.NDArray[np.float64]
     std: npt.NDArray[np.float64]
-    splits: dict[str, tuple[int, int]]
+    splits: dict[str, Ranges]
+    frame_start: Ints | None
+    """First point of each frame, and the number of points; None in a dense store."""
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether frames are sets of points."""
+        return self.frame_start is not None
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """Shape of a dense frame: (channel, *space)."""
+        return tuple(self.arrays["values"].shape[1:])
+
+    @property
+    def latitude(self) -> npt.NDArray[np.float64]:
+        """Degrees north, descending, of a store on a latitude-longitude grid."""
+        return self.space["latitude"]
+
+    @property
+    def longitude(self) -> npt.NDArray[np.float64]:
+        """Degrees east, ascending, of a store on a latitude-longitude grid."""
+        return self.space["longitude"]
+
+    @property
+    def shard_length(self) -> int:
+        """Frames in a shard of a dense store, points in one of a ragged store."""
+        return int(next(iter(self.arrays.values())).shards[0])
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """Frames `[start, stop)` in physical units, shape (frame, channel, latitude, longitude).
+        """Frames `[start, stop)` of a dense store in physical units, shape (frame, channel, *space).
 
         Raises
         ------
         UserError
             When a shard is missing: Zarr alone would give NaN for it.
         """
-        for part in range(start // self.shard_frames, -(-stop // self.shard_frames)):
-            shard = shard_path(self.path, part)
+        values = self._slab("values", start, stop)
+        if "scale" not in self.arrays:
+            return values.astype(np.float32, copy=False)
+        scale, offset = (self._slab(name, start, stop) for name in ("scale", "offset"))
+        return Packed(values=values, scale=scale, offset=offset).unpack()
+
+    def read_points(self, start: int, stop: int) -> Block:
+        """All points of frames `[start, stop)` of a ragged store, by array.
+
+        Raises
+        ------
+        UserError
+            When a shard is missing: Zarr alone would give NaN for it.
+        """
+        assert self.frame_start is not None, "only a ragged store has points"
+        first, last = int(self.frame_start[start]), int(self.frame_start[stop])
+        return {name: self._slab(name, first, last) for name in self.arrays}
+
+    def _slab(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        array = self.arrays[name]
+        for part in range(start // self.shard_length, -(-stop // self.shard_length)):
+            shard = shard_path(self.path, name, array.ndim, part)
             if not shard.exists():
-                raise UserError(f"{shard}: is missing; restore it from a copy, or stage anew in a new campaign")
-        return np.asarray(self.values[start:stop])
-
-    @property
-    def shard_frames(self) -> int:
-        """Frames in a shard."""
-        return int(self.values.shards[0])
-
-
-def shard_path(path: Path, part: int) -> Path:
-    """The file that holds a part."""
-    return path / "values" / "c" / str(part) / "0" / "0" / "0"
+                raise UserError(f"{shard}: is missing; stage it again with `hyperslab repair`")
+        return np.asarray(array[start:stop])
 
 
 def open_store(path: Path) -> Store:
-    """Open a finished store.
+    """Open a finished store, or a dataset of anemoi-datasets as one.
 
     Raises
     ------
     UserError
         When there is no store, or it is unfinished.
     """
-    manifest = _read_manifest(path)
+    if not is_finished(path):
+        # Imported late: it builds on this module.
+        from hyperslab.data.anemoi import is_anemoi, open_anemoi
+
+        if is_anemoi(path):
+            return open_anemoi(path)
+    manifest = read_manifest(path)
+    if commit_path(path).exists():
+        raise UserError(f"{path}: was being completed when it was interrupted; go on with `hyperslab resume`")
     try:
         group = zarr.open_group(path, mode="r")
     except FileNotFoundError:
-        raise UserError(f"{path}: its zarr.json is missing; see `hyperslab verify`, and stage the store anew") from None
+        raise UserError(f"{path}: its zarr.json is missing; mend it with `hyperslab repair`") from None
 
     def small(name: str) -> npt.NDArray[Any]:
         return np.asarray(group[name][:])
 
+    time, large = group["time"], [name for name in LARGE_ARRAYS if name in group]
+    space = group[large[0]].metadata.dimension_names[2:] if "values" in large else ()
     return Store(
         path=path,
         digest=manifest["digest"],
-        values=group["values"],
+        arrays={name: group[name] for name in large},
+        source=str(group.attrs["source"]),
+        clock=Clock(kind=group.attrs["clock"], calendar=time.attrs.get("calendar", "proleptic_gregorian")),
         time=small("time"),
         segment=small("segment"),
         valid=small("valid"),
-        latitude=small("latitude"),
-        longitude=small("longitude"),
+        space={name: small(name) for name in space},
         channels=tuple(str(name) for name in small("channel")),
         units=dict(group.attrs["units"]),
         cadence=str(group.attrs["cadence"]),
         mean=small("mean"),
         std=small("std"),
-        splits={name: tuple(group.attrs["splits"][name]) for name in SPLITS},
+        splits={name: tuple((a, b) for a, b in group.attrs["splits"][name]) for name in SPLITS},
+        frame_start=small("frame_start") if "frame_start" in group else None,
     )
 
 
@@ -110,35 +167,14 @@ def is_finished(path: Path) -> bool:
     return manifest_path(path).exists()
 
 
-def verify(path: Path, threads: int = 4) -> Iterator[str]:
-    """Reread every file of a finished store; one line for each that is missing, changed or unknown.
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a finished store.
 
     Raises
     ------
     UserError
-        When there is no finished store.
+        When there is none, or it cannot be used.
     """
-    manifest = _read_manifest(path)
-    files: dict[str, str] = manifest["files"]
-    if digest_of(files) != manifest["digest"]:
-        yield ".hyperslab/manifest.json: its own digest does not fit its content"
-
-    def check(item: tuple[str, str]) -> str | None:
-        name, digest = item
-        file = path / name
-        if not file.is_file():
-            return f"{name}: missing"
-        found = file_digest(file)
-        return None if found == digest else f"{name}: changed: SHA-256 {found[:12]}, the manifest has {digest[:12]}"
-
-    with ThreadPoolExecutor(threads) as pool:
-        yield from filter(None, pool.map(check, files.items()))
-    for file in data_files(path):
-        if relative_name(path, file) not in files:
-            yield f"{relative_name(path, file)}: not in the manifest"
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
     if not is_finished(path):
         state = "is unfinished (it has no manifest)" if path.exists() else "does not exist"
         raise UserError(f"{path}: the store {state}; stage it with `hyperslab run`, or `hyperslab resume`")
@@ -154,16 +190,35 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def shard_path(path: Path, array: str, ndim: int, part: int) -> Path:
+    """The file that holds a part of an array of so many dimensions."""
+    return path.joinpath(array, "c", str(part), *["0"] * (ndim - 1))
+
+
 def manifest_path(path: Path) -> Path:
     """The file whose presence says that a store is finished."""
     return path / ".hyperslab" / "manifest.json"
 
 
+def commit_path(path: Path) -> Path:
+    """The file whose presence says that a store is just being completed."""
+    return path / ".hyperslab" / "commit.json"
+
+
+def recipe_path(path: Path) -> Path:
+    """The file that says what a store will hold."""
+    return path / ".hyperslab" / "recipe.json"
+
+
+def record_path(path: Path, part: int) -> Path:
+    """The file whose presence says that a part is finished."""
+    return path / ".hyperslab" / "parts" / f"{part:06d}.json"
+
+
 def data_files(path: Path) -> list[Path]:
     """Every file of the store but the bookkeeping, in a fixed order."""
     bookkeeping = path / ".hyperslab"
-    files = (file for file in path.rglob("*") if file.is_file() and bookkeeping not in file.parents)
-    return sorted(file for file in files if file.suffix != ".partial")
+    return sorted(file for file in path.rglob("*") if file.is_file() and bookkeeping not in file.parents)
 
 
 def relative_name(path: Path, file: Path) -> str:

@@ -23,9 +23,9 @@ class Site(Settings):
     precision: Literal["fp32", "bf16"] = "fp32"
     """Precision of the model's products; sums, parameters and the optimizer stay in fp32."""
     staging_workers: int = Field(default=1, ge=1)
-    """Staging tasks that run at a time; each holds one shard in memory."""
-    staging_threads: int = Field(default=1, ge=1)
-    """Dask threads inside a staging task."""
+    """Staging tasks that run at a time; each needs about 400 MiB of memory."""
+    shard_mebibytes: float = Field(default=256, gt=0)
+    """Size of a shard before compression, to suit the file system: large where files are few and wide (Lustre, GPFS)."""
     retries: int = Field(default=2, ge=0)
     """Times that a job is started again after a crash, when no checkpoint came in between."""
     worker_init: str = ""

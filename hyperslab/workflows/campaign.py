@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import glob
 import json
 import os
 import re
@@ -87,38 +86,8 @@ def load_campaign(path: Path, assignments: list[str]) -> Campaign:
     """
     content = override({"name": path.stem, **read_yaml(path)}, assignments)
     campaign = parse(Campaign, content, str(path))
-    files = [_absolute(pattern, path.resolve().parent) for pattern in campaign.data.files]
-    return campaign.model_copy(update={"data": campaign.data.model_copy(update={"files": files})})
-
-
-def _absolute(pattern: str, folder: Path) -> str:
-    try:
-        expanded = Path(pattern).expanduser()
-    except RuntimeError:
-        raise UserError(f"data.files: {pattern}: there is no such user; write the path out") from None
-    if expanded.is_absolute() or (folder / expanded).exists():
-        return str(folder / expanded)
-    # The folder's own name may hold characters that a pattern would read as wildcards.
-    return os.path.join(glob.escape(str(folder)), expanded)  # noqa: PTH118
-
-
-def raw_files(campaign: Campaign) -> list[Path]:
-    """The raw files of a campaign, each once, in the order of their names.
-
-    Raises
-    ------
-    UserError
-        When a path or a pattern matches nothing.
-    """
-    found: dict[Path, None] = {}
-    for pattern in campaign.data.files:
-        # A name that is there is itself, whatever characters it holds.
-        matches = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
-        if not matches:
-            what = "matches no file" if glob.has_magic(pattern) else "no such file"
-            raise UserError(f"data.files: {pattern}: {what}; paths are taken from the campaign file's directory")
-        found.update(dict.fromkeys(Path(match) for match in matches))
-    return list(found)
+    folder = path.resolve().parent
+    return campaign.model_copy(update={"data": campaign.data.located(folder)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +18,7 @@ from hyperslab.site_configs.loader import load_site
 from hyperslab.workflows.campaign import Campaign, CampaignDir, load_campaign
 
 if TYPE_CHECKING:
-    from hyperslab.workflows.steps.plan import Plan
+    from hyperslab.workflows.run import Driver
 
 app = typer.Typer(
     help="Pretrain space-time foundation models: from raw files to a browsable experiment with one command.",
@@ -100,28 +101,86 @@ def _run(campaign: Campaign, site_name: str, directory: CampaignDir, *, dry_run:
     site = load_site(site_name)
     plan = make_plan(campaign, site)
     if dry_run:
-        for title, text in describe(campaign, plan, site):
-            console.print(f"[bold]{title}[/bold]: ", end="")
-            console.print(text, markup=False, soft_wrap=True)
+        _print_pairs(describe(campaign, plan, site))
         for step in ("pretrain", "evaluate"):
             console.print(f"[bold]batch script of {step}[/bold]:")
             console.print(script_of(directory, site, step, 1), markup=False, soft_wrap=True)
         return
-    start(campaign, site, plan, directory)
-    _drive(directory, plan)
+    start(campaign, site, plan.recipe, directory)
+    _drive(directory)
 
 
-def _drive(directory: CampaignDir, plan: "Plan | None" = None) -> None:
+def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    for title, text in pairs:
+        console.print(f"[bold]{title}[/bold]: ", end="")
+        console.print(text, markup=False, soft_wrap=True)
+
+
+def _drive(directory: CampaignDir) -> None:
     from hyperslab.data.files import read_json
     from hyperslab.workflows.progress import watching
     from hyperslab.workflows.run import drive
     from hyperslab.workflows.steps.report import skill_table
 
     with watching(directory, directory.read(), console) as watch:
-        drive(directory, watch, plan)
+        drive(directory, watch)
     console.print(skill_table(read_json(directory.evaluation / "skill.json")))
     console.print(f"plots: {directory.report}", soft_wrap=True)
     console.print(f"browse it: hyperslab ui {directory.path}", soft_wrap=True)
+
+
+@app.command()
+def stage(
+    target: Annotated[Path, typer.Argument(metavar="CAMPAIGN|DIR", help="A campaign's YAML file, or its directory.")],
+    site: SiteName = "local",
+    assignments: Assignments = [],  # noqa: B006
+    directory: NewDirectory = None,
+    append: Annotated[bool, typer.Option("--append", help="Add files that came later, without a rewrite.")] = False,
+    files: Annotated[
+        list[str], typer.Option("--files", metavar="PATTERN", help="What to append; data.files where absent.")
+    ] = [],  # noqa: B006
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+) -> None:
+    """Stage raw files into a verified store, and stop there."""
+    from hyperslab.data.sources.paths import absolute
+    from hyperslab.workflows.run import start
+    from hyperslab.workflows.steps.plan import describe_store, plan_store
+
+    if target.is_dir():
+        found = CampaignDir(target.absolute())
+        if append:
+            patterns = [absolute(pattern, Path.cwd()) for pattern in files]
+            _stage(found, lambda driver: driver.append(patterns))
+        else:
+            _stage(found)
+        return
+    if append:
+        raise UserError(f"{target}: --append adds to a store that is there: give the campaign's directory")
+    campaign, machine = load_campaign(target, assignments), load_site(site)
+    recipe = plan_store(campaign, machine)
+    if dry_run:
+        _print_pairs(describe_store(recipe))
+        return
+    found = CampaignDir((directory or Path("campaigns") / campaign.name).absolute())
+    start(campaign, machine, recipe, found)
+    _stage(found)
+
+
+def _stage(directory: CampaignDir, prepare: "Callable[[Driver], None] | None" = None) -> None:
+    from hyperslab.data.store import open_store
+    from hyperslab.workflows.progress import watching
+    from hyperslab.workflows.run import drive
+
+    with watching(directory, directory.read(), console) as watch:
+        drive(directory, watch, until="stage", prepare=prepare)
+    store = open_store(directory.store)
+    console.print(f"{store.path}: staged; digest {store.digest}, {len(store.time)} frames", soft_wrap=True)
+
+
+@app.command()
+def repair(directory: Directory) -> None:
+    """Stage again what is damaged in a finished store, and nothing else."""
+    _stage(CampaignDir(directory.absolute()), lambda driver: driver.repair())
 
 
 @app.command()
@@ -187,7 +246,7 @@ def verify(
 ) -> None:
     """Reread every file of a store and compare it with the manifest."""
     from hyperslab.data.store import open_store
-    from hyperslab.data.store import verify as verify_store
+    from hyperslab.data.verify import verify as verify_store
 
     path = store.absolute()
     if CampaignDir(path).journal.exists():
@@ -197,16 +256,16 @@ def verify(
         console.print(problem, markup=False, soft_wrap=True)
     if problems:
         raise UserError(
-            f"{path}: {len(problems)} file(s) are not what was staged; "
-            "restore them from a copy, or stage anew in a new campaign"
+            f"{path}: {len(problems)} thing(s) are not as they were staged; "
+            "mend the store with `hyperslab repair`, or restore it from a copy"
         )
     opened = open_store(path)
-    console.print(f"{path}: sound; digest {opened.digest}, {opened.values.shape[0]} frames", soft_wrap=True)
+    console.print(f"{path}: sound; digest {opened.digest}, {len(opened.time)} frames", soft_wrap=True)
 
 
 @app.command()
 def inspect(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Raw files.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Raw files.")],
     source: Annotated[str, typer.Option("--source", help="Kind of archive.")] = "era5",
 ) -> None:
     """Say what raw files are, what would be taken from them, and what is odd in them."""
@@ -215,7 +274,7 @@ def inspect(
     mistakes = []
     for path in files:
         try:
-            found = source_of(source).describe(path)
+            found = source_of(source).describe(path if "://" in path else str(Path(path).absolute()))
         except UserError as error:
             mistakes.append(str(error))
             continue

@@ -18,16 +18,18 @@ from types import FrameType
 from parsl import python_app
 
 import hyperslab
-from hyperslab.data import staging, store
+from hyperslab.data import staging, store, verify
 from hyperslab.data.files import read_json
-from hyperslab.data.recipe import Recipe
+from hyperslab.data.recipe import Recipe, extend_recipe
+from hyperslab.data.sources import source_of
+from hyperslab.data.sources.paths import expand
 from hyperslab.errors import MISTAKE, CampaignFailed, Stopped, UserError, disk_error
 from hyperslab.parallel import catalog
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows import engine, tracking
 from hyperslab.workflows.campaign import Campaign, CampaignDir, driver_lock, is_driven, new_directory
 from hyperslab.workflows.journal import Journal
-from hyperslab.workflows.steps import report, stage
+from hyperslab.workflows.steps import STEPS, report, stage
 from hyperslab.workflows.steps.plan import Plan, make_plan
 
 MODULES = {step: f"hyperslab.workflows.steps.{step}" for step in ("pretrain", "evaluate")}
@@ -35,29 +37,38 @@ POLL_SECONDS = 0.3
 STOP_GRACE_SECONDS = 60.0
 
 
-def start(campaign: Campaign, site: Site, plan: Plan, directory: CampaignDir) -> None:
-    """Make the directory of a new campaign and note its beginning.
+def start(campaign: Campaign, site: Site, recipe: Recipe, directory: CampaignDir) -> None:
+    """Make the directory of a new campaign, with the recipe of its store, and note its beginning.
 
     Raises
     ------
     UserError
-        When the directory cannot be made, or the disk has no room for the store.
+        When the directory cannot be made.
     """
     with new_directory(directory, campaign, site) as draft:
         journal = Journal(draft.journal)
         journal.append("created", key=uuid.uuid4().hex, version=hyperslab.__version__, commit=_commit())
-        _note_plan(journal, plan)
+        _note_store(journal, recipe)
+        staging.create(draft.store, recipe)
 
 
-def drive(directory: CampaignDir, watch: Callable[[], None], plan: Plan | None = None) -> None:
+def drive(
+    directory: CampaignDir,
+    watch: Callable[[], None],
+    *,
+    until: str = STEPS[-1],
+    prepare: Callable[["Driver"], None] | None = None,
+) -> None:
     """Do all that is left to do in a campaign; return when it is finished.
 
     Parameters
     ----------
     watch
         Called a few times a second, to show progress.
-    plan
-        The plan of a campaign that has just been started; made anew where absent.
+    until
+        The last step to do.
+    prepare
+        What to do first, as the only driver: an append, a repair.
 
     Raises
     ------
@@ -72,44 +83,82 @@ def drive(directory: CampaignDir, watch: Callable[[], None], plan: Plan | None =
         journal = Journal(directory.journal)
         journal.append("driver_started", host=socket.gethostname(), pid=os.getpid())
         try:
-            Driver(directory, plan).run(watch)
+            driver = Driver(directory, until)
+            if prepare is not None:
+                prepare(driver)
+            driver.run(watch)
         except BaseException as error:
             with contextlib.suppress(OSError):  # a full disk must not hide the error itself
                 how = "stopped" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"
                 journal.append("driver_ended", how=how, message=str(error))
                 tracking.relay_if_possible(directory, directory.read())
             raise
-        journal.append("driver_ended", how="finished", message="")
+        journal.append("driver_ended", how="finished" if until == STEPS[-1] else "staged", message="")
 
 
 class Driver:
     """One process's work on a campaign, from wherever the last one left it."""
 
-    def __init__(self, directory: CampaignDir, plan: Plan | None = None) -> None:
+    def __init__(self, directory: CampaignDir, until: str = STEPS[-1]) -> None:
         self.directory = directory
         self.campaign = directory.read()
         self.site = directory.read_site()
         self.journal = Journal(directory.journal)
         self.jobs = engine.Jobs(directory)
         self.stop = threading.Event()
-        self._plan = plan
+        self.until = until
+        self._expected: str | None = None
+        """The digest that a repaired store must have."""
 
     def run(self, watch: Callable[[], None]) -> None:
         """Submit the graph and see it through."""
         on_driver = python_app(executors=[engine.DRIVER])
-        config = engine.parsl_config(self.directory, self.site, staging=not store.is_finished(self.directory.store))
+        config = engine.parsl_config(self.directory, self.site, staging=not self._is_staged())
         relay = tracking.Relay(self.directory, self.campaign)
         with _stop_signals(self.stop), engine.loaded(config):
             relay.start()
             try:
-                planned = on_driver(self.plan)(None)
-                staged = on_driver(self.stage)(planned)
-                trained = on_driver(self.pretrain)(staged)
-                evaluated = on_driver(self.evaluate)(trained)
-                self._wait(on_driver(self.report)(evaluated), watch)
+                last = on_driver(self.plan)(None)
+                for step in STEPS[1 : STEPS.index(self.until) + 1]:
+                    last = on_driver(getattr(self, step))(last)
+                self._wait(last, watch)
             finally:
                 relay.close()
                 watch()
+
+    def append(self, patterns: list[str]) -> None:
+        """Lengthen the store's recipe by the files that are not in it yet.
+
+        Parameters
+        ----------
+        patterns
+            Paths, patterns or URLs of raw files; those of the campaign where empty.
+
+        Raises
+        ------
+        UserError
+            When there are none, or they do not continue the archive.
+        """
+        recipe = staging.read_recipe(self.directory.store)
+        known = {file.path for file in recipe.index.files}
+        more = [path for path in expand(patterns or self.campaign.data.files) if path not in known]
+        if not more:
+            raise UserError(f"{self.directory.store}: already holds every file that data.files names; add files")
+        settings = self.campaign.data.model_copy(update={"files": more})
+        recipe = extend_recipe(recipe, source_of(self.campaign.data.source).scan(more, settings))
+        staging.create(self.directory.store, recipe)
+        self.journal.append("appended", files=len(more))
+        _note_store(self.journal, recipe)
+
+    def repair(self) -> None:
+        """Mark what is damaged in the store, for staging to write it again."""
+        manifest = store.read_manifest(self.directory.store)
+        parts = verify.forget_damaged(self.directory.store)
+        self._expected = manifest["digest"]
+        self.journal.append("repaired", parts=parts)
+
+    def _is_staged(self) -> bool:
+        return self._expected is None and staging.is_complete(self.directory.store)
 
     def _wait(self, last: Future[None], watch: Callable[[], None]) -> None:
         while not last.done():
@@ -130,24 +179,21 @@ class Driver:
         return asked
 
     def plan(self, _: object) -> Recipe:
-        """Work out the store, from the raw files or from the recipe that an earlier driver wrote."""
-        if self._plan is not None:
-            return self._plan.recipe
-        path = self.directory.store
-        recipe = staging.read_recipe(path) if staging.has_recipe(path) else None
+        """Work out what training follows from the store's recipe."""
         with self._step("plan"):
-            plan = make_plan(self.campaign, self.site, recipe)
-            _note_plan(self.journal, plan)
-        return plan.recipe
+            recipe = staging.read_recipe(self.directory.store)
+            if self.until != "stage":
+                _note_plan(self.journal, make_plan(self.campaign, self.site, recipe))
+        return recipe
 
     def stage(self, recipe: Recipe) -> None:
         """Stage the raw files into a verified store."""
         path = self.directory.store
-        if store.is_finished(path):
+        if self._is_staged():
             return
         with self._step("stage"):
-            _check_room(path.parent, recipe)
-            staged = stage.submit(path, recipe, self.site.staging_threads)
+            _check_room(path, recipe)
+            staged = stage.submit(path, recipe, self._expected)
             while not staged.done():
                 if self.stop.wait(POLL_SECONDS):
                     raise Stopped("staging was stopped; finished parts are kept")
@@ -309,22 +355,22 @@ def cancel(directory: CampaignDir) -> None:
         ) from None
 
 
+def _note_store(journal: Journal, recipe: Recipe) -> None:
+    journal.append("store_planned", parts=recipe.num_parts, bytes=recipe.total_bytes)
+
+
 def _note_plan(journal: Journal, plan: Plan) -> None:
-    journal.append(
-        "planned",
-        parts=plan.recipe.num_parts,
-        bytes=plan.recipe.total_bytes,
-        windows=plan.num_windows,
-        layout=plan.layout.to_json(),
-    )
+    journal.append("planned", windows=plan.num_windows, layout=plan.layout.to_json())
 
 
 def _check_room(path: Path, recipe: Recipe) -> None:
-    state = os.statvfs(path)
+    state = os.statvfs(path.parent)
     free = state.f_bavail * state.f_frsize
-    if free < recipe.total_bytes:
+    left = len(staging.unfinished_parts(path, recipe)) / max(1, recipe.num_parts)
+    needed = int(recipe.total_bytes * left)
+    if free < needed:
         raise UserError(
-            f"{path}: {free:,} bytes are free, the store may need {recipe.total_bytes:,}; "
+            f"{path.parent}: {free:,} bytes are free, the store may need {needed:,}; "
             "free some room, or choose another --dir"
         )
 

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from hyperslab.data import staging, store
+from hyperslab.data import staging
 from hyperslab.workflows.campaign import Campaign, CampaignDir, is_driven, lock_owner
 from hyperslab.workflows.journal import Journal, spools
 from hyperslab.workflows.steps import STEPS
@@ -53,9 +53,9 @@ class State:
 def read_state(directory: CampaignDir, campaign: Campaign) -> State:
     """Read where a campaign stands."""
     events = list(Journal(directory.journal).read())
-    planned = _last(events, "planned") or {}
+    planned = _last(events, "store_planned") or {}
     num_parts, total = planned.get("parts", 0), planned.get("bytes", 0)
-    parts_done = num_parts if store.is_finished(directory.store) else staging.count_finished_parts(directory.store)
+    parts_done = staging.count_finished_parts(directory.store)
     outcome, message = _outcome(directory, events)
     step, metrics = _training(directory, campaign)
     return State(

@@ -1,20 +1,20 @@
-from datetime import date
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hyperslab.data.clock import Clock
 from hyperslab.data.frames import (
     Bools,
     Ints,
     find_segments,
     find_windows,
-    moment,
-    seconds,
-    split_bounds,
+    mask_of,
+    measure_segments,
+    ranges_of,
 )
-from hyperslab.errors import UserError
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -31,7 +31,7 @@ def daily(frames: int, start: str = "2001-01-01") -> Ints:
 def test_hourly_frames_are_cut_where_hours_are_missing() -> None:
     segments = find_segments(HOUR * np.asarray([0, 1, 2, 5, 6, 7, 9]))
     assert segments.ids.tolist() == [0, 0, 0, 1, 1, 1, 2]
-    assert segments.step_seconds == HOUR
+    assert segments.step == HOUR
     assert not segments.monthly
 
 
@@ -67,7 +67,7 @@ def test_a_december_is_followed_by_the_january_of_the_next_year_only() -> None:
 def test_a_record_without_two_frames_is_one_segment(frames: int) -> None:
     segments = find_segments(daily(frames))
     assert segments.ids.tolist() == [0] * frames
-    assert segments.step_seconds == 0
+    assert segments.step == 0
     assert not segments.monthly
 
 
@@ -89,78 +89,6 @@ def test_the_cadence_is_said_in_its_largest_whole_unit(step_seconds: int, words:
 
 def test_the_cadence_of_months_is_a_month() -> None:
     assert find_segments(at("2001-01-01", "2001-02-01", "2001-03-01")).cadence == "1 month"
-
-
-def test_splits_by_share_are_cut_from_the_end() -> None:
-    # Test: the last 20 of 100. Validation: the 10 before them.
-    assert split_bounds(daily(100), 0.1, 0.2) == {"train": (0, 70), "validation": (70, 80), "test": (80, 100)}
-
-
-def test_a_share_too_small_for_a_frame_still_gets_one() -> None:
-    assert split_bounds(daily(10), 0.001, 0.001) == {"train": (0, 8), "validation": (8, 9), "test": (9, 10)}
-
-
-def test_splits_by_date_begin_with_the_first_frame_of_that_date() -> None:
-    # 6-hourly from 2001-01-01: 4 frames a day, so the 3rd day begins at frame 8 and the 5th at 16.
-    time = at("2001-01-01") + 6 * HOUR * np.arange(20)
-    bounds = split_bounds(time, date(2001, 1, 3), date(2001, 1, 5))
-    assert bounds == {"train": (0, 8), "validation": (8, 16), "test": (16, 20)}
-
-
-def test_a_date_that_has_no_frame_means_the_next_one() -> None:
-    time = at("2001-01-01", "2001-01-02", "2001-01-09", "2001-01-10")
-    assert split_bounds(time, date(2001, 1, 5), date(2001, 1, 10))["validation"] == (2, 3)
-
-
-def test_a_share_and_a_date_go_together() -> None:
-    # The 11th day is frame 10; validation takes 0.25 x 20 = 5 frames before it.
-    bounds = split_bounds(daily(20), 0.25, date(2001, 1, 11))
-    assert bounds == {"train": (0, 5), "validation": (5, 10), "test": (10, 20)}
-
-
-@pytest.mark.parametrize(
-    ("validation", "test"),
-    [
-        (date(2001, 1, 8), date(2001, 1, 4)),
-        (date(2001, 1, 4), date(2001, 1, 4)),
-        (date(2001, 1, 1), date(2001, 1, 4)),
-        (date(2001, 1, 4), date(2002, 1, 1)),
-        (date(1990, 1, 1), date(1991, 1, 1)),
-        (0.5, 0.5),
-        (0.9, 0.9),
-        (date(2001, 1, 8), 0.5),
-    ],
-)
-def test_splits_that_leave_one_of_them_empty_are_refused(validation: float | date, test: float | date) -> None:
-    with pytest.raises(UserError, match=r"for 10 frames from 2001-01-01T00:00 to 2001-01-10T00:00") as caught:
-        split_bounds(daily(10), validation, test)
-    assert f"data.validation, data.test: found {validation} and {test}" in str(caught.value)
-    assert "choose other dates or shares" in str(caught.value)
-
-
-def test_a_record_of_two_frames_cannot_be_split_in_three() -> None:
-    with pytest.raises(UserError, match="each of training, validation and test needs a frame"):
-        split_bounds(daily(2), 0.1, 0.1)
-
-
-@given(
-    total=st.integers(3, 400),
-    validation=st.floats(0.001, 0.999),
-    test=st.floats(0.001, 0.999),
-)
-def test_splits_cover_the_record_without_overlap_or_are_refused(total: int, validation: float, test: float) -> None:
-    try:
-        bounds = split_bounds(daily(total), validation, test)
-    except UserError:
-        # Rounding may add half a frame to each share, and an empty share is lifted to one frame.
-        assert (validation + test) * total > total - 3
-        return
-    edges = [bounds["train"][0], bounds["train"][1], bounds["validation"][1], bounds["test"][1]]
-    assert edges[0] == 0
-    assert edges[-1] == total
-    assert edges == sorted(set(edges))
-    assert bounds["validation"][0] == bounds["train"][1]
-    assert bounds["test"][0] == bounds["validation"][1]
 
 
 def brute_force(segment: Ints, valid: Bools, bounds: tuple[int, int], span: int) -> list[int]:
@@ -188,7 +116,7 @@ def test_windows_never_reach_over_a_gap_a_split_or_an_invalid_frame(
     record: tuple[Ints, Bools, tuple[int, int]], span: int
 ) -> None:
     segment, valid, bounds = record
-    windows = find_windows(segment, valid, bounds, span)
+    windows = find_windows(segment, valid, (bounds,), span)
     expected = brute_force(segment, valid, bounds, span)
     assert len(windows) == len(expected)
     assert [windows.first_frame(number) for number in range(len(windows))] == expected
@@ -198,31 +126,50 @@ def test_windows_are_counted_in_each_unbroken_run() -> None:
     # Frames 0-4 | 5-9 in two segments, frame 7 invalid: runs of 5, 2 and 2 frames hold 3, 0 and 0 windows.
     segment = np.repeat([0, 1], 5)
     valid = np.arange(10) != 7
-    windows = find_windows(segment, valid, (0, 10), 3)
+    windows = find_windows(segment, valid, ((0, 10),), 3)
     assert [windows.first_frame(number) for number in range(len(windows))] == [0, 1, 2]
 
 
+def test_windows_of_several_ranges_never_reach_from_one_to_the_next() -> None:
+    # Ranges of 3 and 4 frames hold 2 and 3 windows of 2 frames.
+    windows = find_windows(np.zeros(9, np.int64), np.ones(9, bool), ((0, 3), (4, 8)), 2)
+    assert [windows.first_frame(number) for number in range(len(windows))] == [0, 1, 4, 5, 6]
+
+
 def test_a_split_without_frames_has_no_windows() -> None:
-    assert len(find_windows(np.zeros(4, np.int64), np.ones(4, bool), (2, 2), 1)) == 0
+    assert len(find_windows(np.zeros(4, np.int64), np.ones(4, bool), ((2, 2),), 1)) == 0
 
 
 @pytest.mark.parametrize("window", [-1, 3])
 def test_a_window_that_does_not_exist_is_refused(window: int) -> None:
-    windows = find_windows(np.zeros(5, np.int64), np.ones(5, bool), (0, 5), 3)
+    windows = find_windows(np.zeros(5, np.int64), np.ones(5, bool), ((0, 5),), 3)
     with pytest.raises(IndexError, match=f"window {window} of 3"):
         windows.first_frame(window)
 
 
-def test_a_date_begins_with_its_first_second_and_ends_with_its_last() -> None:
-    # 1970-01-02 begins one day after the epoch.
-    assert seconds(date(1970, 1, 2)) == 86_400
-    assert seconds(date(1970, 1, 2), day_end=True) == 2 * 86_400 - 1
+def test_the_step_of_known_segments_is_measured_inside_them() -> None:
+    # Two scans of 4 and 3 volumes, 1.35 s apart; between the scans time begins again.
+    clock = Clock(kind="elapsed")
+    time = 1_350_000 * np.asarray([0, 1, 2, 3, 0, 1, 2])
+    segments = measure_segments(time, np.asarray([0, 0, 0, 0, 1, 1, 1]), clock)
+    assert segments.step == 1_350_000
+    assert segments.cadence == "1350 ms"
 
 
-def test_moments_before_1970_are_negative() -> None:
-    assert seconds(date(1969, 12, 31)) == -86_400
+def test_months_of_a_calendar_of_30_days_each_follow_one_another() -> None:
+    clock = Clock(calendar="360_day")
+    segments = find_segments(30 * DAY * np.asarray([0, 1, 2, 4]), clock)
+    assert segments.cadence == "1 month"
+    assert segments.ids.tolist() == [0, 0, 0, 1]
 
 
-def test_a_frames_time_is_said_to_the_minute() -> None:
-    # 1982-01-16 is day 4398 since 1970: 12 years of 365 days, 3 leap days (1972, 1976, 1980) and 15 days.
-    assert moment(4398 * DAY + 20 * HOUR) == "1982-01-16T20:00"
+def test_events_have_no_cadence() -> None:
+    assert measure_segments(np.arange(3), np.arange(3), Clock(kind="event")).cadence == "none"
+
+
+@given(mask=st.lists(st.booleans(), max_size=30))
+def test_ranges_and_masks_say_the_same(mask: list[bool]) -> None:
+    array = np.asarray(mask, bool)
+    ranges = ranges_of(array)
+    assert mask_of(ranges, len(mask)).tolist() == mask
+    assert all(stop < start for (_, stop), (start, _) in pairwise(ranges))

@@ -6,6 +6,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from hyperslab.data.clock import Clock
 from hyperslab.data.loader import Batch, Loader, Sampling, calendar_phases, windows_of
 from hyperslab.data.order import sample_at
 from hyperslab.data.store import Store, open_store
@@ -23,7 +24,7 @@ def opened(finished_store: Path) -> Store:
 
 def normalised(store: Store) -> npt.NDArray[np.float64]:
     """All frames minus the mean, over the spread, of each channel."""
-    values = np.asarray(store.values[:], np.float64)
+    values = store.read(0, len(store.time)).astype(np.float64)
     return (values - store.mean[:, None, None]) / store.std[:, None, None]
 
 
@@ -61,7 +62,7 @@ def test_a_batch_holds_the_frames_of_its_windows_normalised(opened: Store) -> No
     np.testing.assert_allclose(batch.inputs.numpy(), inputs, atol=1e-5)
     np.testing.assert_allclose(batch.target.numpy(), target, atol=1e-5)
     np.testing.assert_array_equal(batch.target_time, opened.time[[[11, 14], [6, 9], [11, 14]]])
-    np.testing.assert_array_equal(batch.calendar.numpy(), calendar_phases(batch.target_time))
+    np.testing.assert_array_equal(batch.calendar.numpy(), calendar_phases(batch.target_time, Clock()))
 
 
 def test_windows_of_a_later_split_begin_with_its_first_frame(opened: Store) -> None:
@@ -178,12 +179,12 @@ def test_a_split_too_short_for_a_window_is_refused(opened: Store) -> None:
 )
 def test_the_calendar_is_the_phase_of_the_year_and_of_the_day(seconds: float, phases: list[float]) -> None:
     # Whole seconds cut the quarter of a year by less than one second, 1e-4 of a day.
-    np.testing.assert_allclose(calendar_phases(np.asarray(int(seconds))), phases, atol=1e-4)
+    np.testing.assert_allclose(calendar_phases(np.asarray(int(seconds)), Clock()), phases, atol=1e-4)
 
 
 def test_each_year_and_each_day_begins_anew() -> None:
     # 400 Gregorian years are 146097 days, 365.2425 each.
     start = np.asarray([0, 146_097 * DAY], np.int64)
-    phases = calendar_phases(start)
+    phases = calendar_phases(start, Clock())
     assert phases.shape == (2, 4)
     np.testing.assert_allclose(phases[1], phases[0], atol=1e-6)

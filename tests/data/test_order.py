@@ -17,7 +17,7 @@ def epoch_of(seed: int, epoch: int, total: int) -> list[int]:
 
 
 def windows_of_one_run(frames: int, span: int = 2) -> Windows:
-    return find_windows(np.zeros(frames, np.int64), np.ones(frames, bool), (0, frames), span)
+    return find_windows(np.zeros(frames, np.int64), np.ones(frames, bool), ((0, frames),), span)
 
 
 @pytest.mark.parametrize("total", SMALL)
@@ -87,9 +87,9 @@ def test_equal_orders_have_equal_digests() -> None:
 
 
 def test_the_digest_changes_with_the_seed_the_samples_and_the_windows() -> None:
-    other_runs = find_windows(np.repeat([0, 1], 25), np.ones(50, bool), (0, 50), 2)
+    other_runs = find_windows(np.repeat([0, 1], 25), np.ones(50, bool), ((0, 50),), 2)
     # As many windows in one run, but of other frames.
-    shifted = find_windows(np.zeros(51, np.int64), np.ones(51, bool), (1, 51), 2)
+    shifted = find_windows(np.zeros(51, np.int64), np.ones(51, bool), ((1, 51),), 2)
     digests = [
         order_digest(1, windows_of_one_run(50), 100),
         order_digest(2, windows_of_one_run(50), 100),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hyperslab.data.statistics import Moments
+from hyperslab.data.statistics import Histogram, Moments, difference
 
 Frames = npt.NDArray[np.float32]
 
@@ -105,3 +105,33 @@ def test_json_keeps_every_bit() -> None:
     copy = Moments.from_json(json.loads(json.dumps(moments.to_json())))
     for name in Moments.__slots__:
         assert getattr(copy, name).tobytes() == getattr(moments, name).tobytes()
+
+
+def test_a_change_is_between_frames_of_one_segment_that_are_both_taken() -> None:
+    # Segments of 3 and 2 frames; the first frame is not taken. Lead 1: pairs (1, 2) and (3, 4).
+    values = np.asarray([1, 2, 4, 10, 15], np.float32).reshape(5, 1, 1)
+    segment = np.asarray([0, 0, 0, 1, 1])
+    taken = np.asarray([False, True, True, True, True])
+    assert difference(values, segment, taken, 1).ravel().tolist() == [2, 5]
+    assert difference(values, segment, taken, 2).ravel().tolist() == []
+
+
+@given(
+    values=hnp.arrays(np.float32, st.integers(1, 200), elements=st.floats(-(2.0**60), 2.0**60, width=32)),
+    share=st.sampled_from([0.25, 0.5, 0.75]),
+    cut=st.integers(0, 200),
+)
+def test_a_quantile_is_off_by_a_bin_at_most(values: Frames, share: float, cut: int) -> None:
+    merged = Histogram.of(values[:cut]).merge(Histogram.of(values[cut:]))
+    exact = float(np.quantile(values, share, method="inverted_cdf"))
+    # A bin is 2^-12 of its value wide, and its middle stands for it; the smallest numbers of all share one bin.
+    assert merged.quantile(share) == pytest.approx(exact, rel=2**-12, abs=1e-41)
+
+
+def test_missing_values_are_in_no_bin() -> None:
+    histogram = Histogram.of(np.asarray([np.nan, 3, np.inf], np.float32))
+    assert histogram.counts.tolist() == [1]
+    assert np.isnan(Histogram.of(np.empty(0, np.float32)).quantile(0.5))
+    assert Histogram.from_json(json.loads(json.dumps(histogram.to_json()))).quantile(0.5) == pytest.approx(
+        3, rel=2**-12
+    )

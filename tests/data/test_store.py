@@ -8,9 +8,10 @@ import xarray as xr
 
 from hyperslab.data.recipe import Recipe
 from hyperslab.data.staging import create, finalise, write_part
-from hyperslab.data.store import FORMAT, is_finished, open_store, shard_path, verify
+from hyperslab.data.store import FORMAT, is_finished, open_store
+from hyperslab.data.verify import verify
 from hyperslab.errors import UserError
-from tests.conftest import make_dataset, make_store_recipe, stage
+from tests.conftest import make_dataset, make_store_recipe, shard_of, stage
 
 SPLITS = {"train": (0, 24), "validation": (24, 32), "test": (32, 40)}
 
@@ -20,14 +21,14 @@ def test_a_store_gives_back_what_the_raw_files_hold(tmp_path: Path) -> None:
     dataset.to_netcdf(tmp_path / "raw.nc")
     opened = open_store(stage(tmp_path / "store", make_store_recipe([tmp_path / "raw.nc"], SPLITS)))
     expected = np.stack([dataset["msl"].values, dataset["t2m"].values], axis=1)
-    np.testing.assert_array_equal(np.asarray(opened.values[:]), expected)
+    np.testing.assert_array_equal(opened.read(0, 40), expected)
     np.testing.assert_array_equal(opened.time, dataset.time.values.astype("datetime64[s]").astype(np.int64))
     assert opened.latitude.tolist() == [90, 0, -90]
     assert opened.longitude.tolist() == [0, 90, 180, 270]
     assert opened.channels == ("msl", "t2m")
     assert opened.units == {"msl": "Pa", "t2m": "K"}
     assert opened.cadence == "6 h"
-    assert opened.splits == SPLITS
+    assert opened.splits == {name: (bounds,) for name, bounds in SPLITS.items()}
     assert opened.segment.tolist() == [0] * 40
     assert opened.valid.tolist() == [True] * 40
 
@@ -50,7 +51,7 @@ def test_a_whole_store_has_nothing_to_report_and_may_be_moved(tmp_path: Path, fi
     assert list(verify(finished_store)) == []
     moved = finished_store.rename(tmp_path / "moved")
     assert list(verify(moved)) == []
-    assert open_store(moved).values.shape == (40, 2, 3, 4)
+    assert open_store(moved).read(0, 40).shape == (40, 2, 3, 4)
 
 
 @pytest.mark.parametrize("name", ["values/c/1/0/0/0", "values/zarr.json", "mean/c/0", "zarr.json"])
@@ -63,7 +64,7 @@ def test_a_changed_byte_is_found_and_its_file_named(finished_store: Path, name: 
 
 
 def test_a_missing_file_is_named(finished_store: Path) -> None:
-    shard_path(finished_store, 2).unlink()
+    shard_of(finished_store, 2).unlink()
     assert list(verify(finished_store)) == ["values/c/2/0/0/0: missing"]
 
 
@@ -103,7 +104,7 @@ def test_a_store_of_a_later_format_is_refused(finished_store: Path) -> None:
 
 
 def test_a_shard_that_is_gone_is_not_read_as_missing_data(finished_store: Path) -> None:
-    shard_path(finished_store, 1).unlink()
+    shard_of(finished_store, 1).unlink()
     with pytest.raises(UserError, match="values/c/1/0/0/0"):
         open_store(finished_store).read(16, 32)
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from hyperslab.data.loader import Sampling
+from hyperslab.data.clock import Clock
 from hyperslab.data.store import Store
 from hyperslab.model.config import ModelSettings
 from hyperslab.model.transformer import Frame, SpaceTimeTransformer
@@ -42,7 +43,7 @@ class MemoryStore(Store):
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """Frames `[start, stop)` in physical units."""
-        return np.asarray(self.values[start:stop])
+        return np.asarray(self.arrays["values"][start:stop])
 
 
 def make_store() -> Store:
@@ -57,18 +58,20 @@ def make_store() -> Store:
     return MemoryStore(
         path=Path("campaign/store"),
         digest="a" * 64,
-        values=cast(Any, values),
+        arrays={"values": cast(Any, values)},
+        source="memory",
+        clock=Clock(),
         time=np.arange(26) * 21_600,
         segment=np.zeros(26, np.int64),
         valid=np.ones(26, bool),
-        latitude=latitude,
-        longitude=longitude,
+        space={"latitude": latitude, "longitude": longitude},
         channels=("t2m", "u10"),
         units={"t2m": "K", "u10": "m s**-1"},
         cadence="6 h",
         mean=np.nanmean(training, axis=(0, 2, 3)),
         std=np.nanstd(training, axis=(0, 2, 3)),
-        splits={"train": (0, 16), "validation": (16, 22), "test": (22, 26)},
+        splits={"train": ((0, 16),), "validation": ((16, 22),), "test": ((22, 26),)},
+        frame_start=None,
     )
 
 

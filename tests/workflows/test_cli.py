@@ -223,13 +223,13 @@ def test_a_dry_run_says_everything_and_writes_nothing(call: Cli, campaign_file: 
     before = sorted(tmp_path.rglob("*"))
     code, out, _ = call("run", campaign_file, "--dir", tmp_path / "c", "--dry-run")
     assert code == 0
-    # A frame is 2 x 8 x 12 x 4 = 768 bytes; 0.01 MiB hold 13 of them, so 60 frames make 5 shards.
+    # A frame is 2 x 8 x 12 x 4 = 768 bytes; 0.01 MiB hold 13 of them, so 60 frames make 5 parts of one chunk each.
     for words in (
         "60 x 2 x 8 x 12",
-        "chunks 1 x 2 x 8 x 12",
+        "chunks 13 x 2 x 8 x 12",
         "shards 13 x 2 x 8 x 12",
         "46,080 bytes",
-        "5 shards",
+        "5 parts",
     ):
         assert words in out
     for words in ("stage", "2 ranks", "exec ", "steps.pretrain", str(tmp_path / "c"), "OMP_NUM_THREADS=1"):
@@ -317,7 +317,7 @@ def test_a_flipped_byte_is_named_with_its_file(call: Cli, finished: tuple[Path, 
     code, out, err = call("verify", store)
     assert code == 2
     assert "values/c/7/0/0/0: changed" in out
-    assert "1 file(s)" in err
+    assert "1 thing(s)" in err
 
 
 @pytest.mark.parametrize(

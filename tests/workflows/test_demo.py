@@ -25,7 +25,7 @@ def test_the_demo_forecasts_winds_better_than_persistence(tmp_path: Path) -> Non
     assert re.search(r"hyperslab ui \S+winds", done.stdout)
     # No frame of the held-out years was seen in training.
     store = xr.open_zarr(tmp_path / "winds" / "store")
-    train, test = store.attrs["splits"]["train"], store.attrs["splits"]["test"]
+    [train], [test] = store.attrs["splits"]["train"], store.attrs["splits"]["test"]
     assert str(store.time.values[train[1] - 1])[:4] == "1989"
     assert str(store.time.values[test[0]])[:4] == "1991"
 

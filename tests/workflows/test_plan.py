@@ -19,7 +19,7 @@ def test_windows_are_counted_for_each_split(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     # 60 frames: the last 6 test, the 6 before validate. History 2 and lead 1 make windows of 3 frames; the test
     # split rolls out two steps, so that its windows have 4.
-    assert plan.recipe.splits == {"train": (0, 48), "validation": (48, 54), "test": (54, 60)}
+    assert plan.recipe.splits == {"train": ((0, 48),), "validation": ((48, 54),), "test": ((54, 60),)}
     assert plan.num_windows == {"train": 46, "validation": 4, "test": 3}
     assert (plan.layout.replicate, plan.layout.shard) == (1, 2)
 

@@ -55,18 +55,18 @@ def test_new_cds_pressure_levels_with_gaps_of_a_year(shared_samples: Path, tmp_p
         assert store.segment[-1] == apart.sum() == 29
         truth = dataset.u.sel(pressure_level=500).values
     channel = store.channels.index("u_500")
-    np.testing.assert_array_equal(np.asarray(store.values[:, channel]), truth.astype(np.float32))
+    np.testing.assert_array_equal(store.read(0, len(store.time))[:, channel], truth.astype(np.float32))
 
 
 def test_old_cds_year_of_packed_hourly_fields_on_a_tiny_grid(shared_samples: Path, tmp_path: Path) -> None:
     raw = shared_samples / "era5" / "feedinlib_ERA5_example_data.nc"
     directory = run_sample(tmp_path, [raw])
     store = open_store(directory / "store")
-    assert store.values.shape == (8760, 9, 2, 3)
+    assert store.arrays["values"].shape == (8760, 9, 2, 3)
     assert store.cadence == "1 h"
     with xr.open_dataset(raw) as dataset:
         channel = store.channels.index("t2m")
-        np.testing.assert_array_equal(np.asarray(store.values[:, channel]), dataset.t2m.values.astype(np.float32))
+        np.testing.assert_array_equal(store.read(0, len(store.time))[:, channel], dataset.t2m.values.astype(np.float32))
 
 
 def test_two_variables_in_two_files(shared_samples: Path, tmp_path: Path) -> None:
@@ -78,4 +78,6 @@ def test_two_variables_in_two_files(shared_samples: Path, tmp_path: Path) -> Non
     for file, name in zip(files, store.channels, strict=False):
         with xr.open_dataset(file) as dataset:
             channel = store.channels.index(name)
-            np.testing.assert_array_equal(np.asarray(store.values[:, channel]), dataset[name].values.astype(np.float32))
+            np.testing.assert_array_equal(
+                store.read(0, len(store.time))[:, channel], dataset[name].values.astype(np.float32)
+            )

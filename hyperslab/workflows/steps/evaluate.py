@@ -11,7 +11,7 @@ import torch
 
 from hyperslab.data.climatology import climatology
 from hyperslab.data.files import write_json
-from hyperslab.data.frames import find_segments
+from hyperslab.data.frames import measure_segments
 from hyperslab.data.loader import Batch, Loader, windows_of
 from hyperslab.data.store import Store, open_store
 from hyperslab.errors import UserError, exit_code
@@ -77,7 +77,7 @@ def _groups(campaign: Campaign, store: Store) -> Iterator[Batch]:
     """All windows of the test split, as many at a time as memory allows."""
     plan = sampling(campaign, campaign.evaluate.rollout)
     windows = windows_of(store, "test", plan)
-    window_bytes = plan.rollout * int(np.prod(store.values.shape[1:])) * (len(KINDS) + 1) * 8
+    window_bytes = plan.rollout * int(np.prod(store.frame_shape)) * (len(KINDS) + 1) * 8
     return Loader(store, windows, plan).in_order(range(len(windows)), max(1, GROUP_BYTES // window_bytes))
 
 
@@ -89,7 +89,7 @@ def forecast(store: Store, model: torch.nn.Module, batch: Batch) -> Fields:
         samples = zip(torch.split(batch.inputs, 1), torch.split(batch.calendar, 1), strict=True)
         rolled = torch.cat([roll_out(model, inputs, calendar) for inputs, calendar in samples])
     times, where = np.unique(batch.target_time, return_inverse=True)
-    normal = climatology(store, times, monthly=find_segments(store.time).monthly)
+    normal = climatology(store, times, monthly=measure_segments(store.time, store.segment, store.clock).monthly)
     return {
         "truth": batch.target * std + mean,
         "forecast": rolled * std + mean,

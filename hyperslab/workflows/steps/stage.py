@@ -12,19 +12,25 @@ from hyperslab.workflows.engine import WORKERS
 
 
 @python_app(executors=[WORKERS])  # type: ignore[untyped-decorator]
-def write_part(path: Path, part: int, threads: int) -> int:
+def write_part(path: Path, part: int) -> int:
     """Stage one part on a worker; what is finished already is not read again."""
-    return staging.write_part(path, part, threads)
+    return staging.write_part(path, part)
 
 
 @python_app(executors=[WORKERS])  # type: ignore[untyped-decorator]
-def finalise(path: Path, inputs: Sequence[Future[int]]) -> str:  # noqa: ARG001
-    """Merge the statistics, reread every shard, and write the manifest, once all `inputs` are done."""
-    return staging.finalise(path)
+def finalise(path: Path, expected: str | None, inputs: Sequence[Future[int]]) -> str:  # noqa: ARG001
+    """Merge the statistics and commit, once all `inputs` are done."""
+    return staging.finalise(path, expected)
 
 
-def submit(path: Path, recipe: Recipe, threads: int) -> "Future[str]":
-    """Submit all of staging; the result is the store's digest."""
+def submit(path: Path, recipe: Recipe, expected: str | None) -> "Future[str]":
+    """Submit all of staging that is left to do; the result is the store's digest.
+
+    Parameters
+    ----------
+    expected
+        The digest that must come out, where one is known.
+    """
     staging.create(path, recipe)
-    parts = [write_part(path, part, threads) for part in range(recipe.num_parts)]
-    return finalise(path, inputs=parts)  # type: ignore[no-any-return]
+    parts = [write_part(path, part) for part in staging.unfinished_parts(path, recipe)]
+    return finalise(path, expected, inputs=parts)  # type: ignore[no-any-return]

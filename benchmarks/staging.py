@@ -1,0 +1,237 @@
+"""How fast an archive is staged, beside its peers and its floor, and how cost and memory grow with its size.
+
+Every figure is the wall time of a whole command, from a shell's point of view: `hyperslab stage`, a script of plain
+`xarray.open_mfdataset(...).to_zarr(...)` into shards of the same size, and `anemoi-datasets create` in an environment of
+its own. The floor is the slower of two things done alone by as many processes as staging has: decoding the raw files
+with netCDF4, and compressing the same values with Blosc and writing them to the disk.
+
+    python benchmarks/staging.py [--size 2GB] [--pairs 3] [--anemoi VENV] [--growth 1GB 8GB] [--folder DIR]
+
+`--anemoi` names a virtual environment that holds anemoi-datasets (it pins zarr 2): `python3.11 -m venv VENV &&
+VENV/bin/pip install 'anemoi-datasets[create]==0.5.47'`.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numcodecs
+import numcodecs.blosc
+import numpy as np
+import psutil
+import xarray as xr
+
+from hyperslab.data.sources.synthetic.archive import Order, parse_size
+from hyperslab.data.sources.synthetic.era5 import write
+
+WORKERS = 2
+SHARD_MEBIBYTES = 64
+XARRAY = """
+import sys, xarray as xr
+*files, target, shard_bytes = sys.argv[1:]
+dataset = xr.open_mfdataset(files, combine="by_coords", data_vars="minimal", chunks={})
+encoding, chunks = {}, {}
+for name, variable in dataset.data_vars.items():
+    time, *rest = variable.shape
+    frames = max(1, int(shard_bytes) // (4 * variable[0].size))
+    encoding[name] = {"dtype": "float32", "chunks": (1, *rest), "shards": (frames, *rest)}
+    for key in ("scale_factor", "add_offset", "_FillValue", "missing_value"):
+        variable.encoding.pop(key, None)
+    chunks[variable.dims[0]] = frames
+dataset.chunk(chunks).drop_encoding().to_zarr(target, encoding=encoding, zarr_format=3, consolidated=False)
+"""
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="2GB", help="bytes of values of the archive")
+    parser.add_argument("--pairs", type=int, default=3, help="rounds in which each is measured once")
+    parser.add_argument("--anemoi", type=Path, help="environment that holds anemoi-datasets")
+    parser.add_argument("--growth", nargs="*", default=[], help="further sizes, staged once each")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
+        compare(Path(folder), parse_size(chosen.size), chosen.pairs, chosen.anemoi)
+        if chosen.growth:
+            grow(Path(folder), [parse_size(size) for size in chosen.growth], chosen.pairs)
+
+
+def make_archive(folder: Path, size_bytes: int) -> tuple[list[Path], int]:
+    """Monthly netCDF files of about so many bytes; the files, and the bytes of their values in float32."""
+    folder.mkdir(parents=True)
+    order = Order(out=folder, size_bytes=size_bytes, seed=0, form="cds", workers=WORKERS, grid_degrees=1.0)
+    files = [path for path in write(order) if "static" not in path.name]
+    total = 0
+    for path in files:
+        with xr.open_dataset(path) as dataset:
+            total += sum(4 * variable.size for variable in dataset.data_vars.values() if variable.ndim > 2)
+    return files, total
+
+
+def compare(folder: Path, size_bytes: int, pairs: int, anemoi: Path | None) -> None:
+    """Print the table of throughputs."""
+    files, total = make_archive(folder / "raw", size_bytes)
+    disk = sum(path.stat().st_size for path in files)
+    global _held
+    _held = (files[0], [np.ascontiguousarray(frame) for block in _values(files[0]) for frame in block])
+    print(f"{len(files)} netCDF files, {disk / 1e9:.2f} GB on disk, {total / 1e9:.2f} GB of float32 values")
+    work: dict[str, Callable[[Path], list[str] | None]] = {
+        "hyperslab stage": lambda target: hyperslab(files, target),
+        "xarray open_mfdataset, to_zarr": lambda target: [
+            sys.executable, "-c", XARRAY, *map(str, files), str(target), str(SHARD_MEBIBYTES << 20)
+        ],
+        "floor: decode": lambda _: decode(files),
+        "floor: compress and write": lambda target: compress(files, target),
+    }  # fmt: skip
+    if anemoi:
+        work["anemoi-datasets create"] = lambda target: anemoi_command(anemoi, files, target)
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    memory: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(pairs):
+        for name, start in work.items():
+            target = folder / "out"
+            taken, peak = measure(lambda start=start, target=target: start(target))  # type: ignore[misc]
+            seconds[name].append(taken)
+            memory[name].append(peak)
+            shutil.rmtree(target, ignore_errors=True)
+    own = seconds["hyperslab stage"]
+    print(f"\n{'':34}{'seconds':>9}{'MB/s':>8}{'peak MiB':>10}{'hyperslab is faster by':>24}")
+    for name, values in seconds.items():
+        ratio = statistics.median(b / a for a, b in zip(own, values, strict=True))
+        median = statistics.median(values)
+        print(f"{name:34}{median:9.1f}{total / median / 1e6:8.0f}{max(memory[name]):10.0f}{ratio:24.2f}")
+    floors = [max(pair) for pair in zip(seconds["floor: decode"], seconds["floor: compress and write"], strict=True)]
+    print(f"share of the floor: {statistics.median(f / o for f, o in zip(floors, own, strict=True)):.0%}")
+
+
+def grow(folder: Path, sizes: list[int], pairs: int) -> None:
+    """Print how time and memory grow with the archive."""
+    print(f"\n{'GB of values':>13}{'seconds':>9}{'seconds a GB':>14}{'peak MiB':>10}")
+    archives = [make_archive(folder / f"raw-{size}", size) for size in sizes]
+    for files, total in archives:
+        taken = []
+        for _ in range(pairs):
+            target = folder / "out"
+            taken.append(measure(lambda files=files, target=target: hyperslab(files, target)))  # type: ignore[misc]
+            shutil.rmtree(target, ignore_errors=True)
+        median = statistics.median(seconds for seconds, _ in taken)
+        peak = max(peak for _, peak in taken)
+        print(f"{total / 1e9:13.2f}{median:9.1f}{median / (total / 1e9):14.2f}{peak:10.0f}")
+
+
+def hyperslab(files: list[Path], target: Path) -> list[str]:
+    """The command that stages the files into a campaign's directory."""
+    target.mkdir()
+    campaign = target / "campaign.yaml"
+    campaign.write_text(f"data: {{files: ['{files[0].parent}/era5_pl_*.nc'], shard_mebibytes: {SHARD_MEBIBYTES}}}\n")
+    return [sys.executable, "-m", "hyperslab.workflows.cli", "stage", str(campaign), "--dir", str(target / "c")]
+
+
+def anemoi_command(environment: Path, files: list[Path], target: Path) -> list[str]:
+    """The command that makes an anemoi dataset of the files."""
+    target.mkdir()
+    with xr.open_dataset(files[0]) as first, xr.open_dataset(files[-1]) as last:
+        name = "valid_time" if "valid_time" in first.dims else "time"
+        start, end = first[name].values[0], last[name].values[-1]
+        hours = int((first[name].values[1] - start) / np.timedelta64(1, "h"))
+    recipe = target / "recipe.yaml"
+    recipe.write_text(
+        f"dates: {{start: '{str(start)[:19]}', end: '{str(end)[:19]}', frequency: {hours}h}}\n"
+        f"input: {{netcdf: {{path: '{files[0].parent}/era5_pl_*.nc'}}}}\n"
+    )
+    return [str(environment / "bin" / "anemoi-datasets"), "create", str(recipe), str(target / "out.zarr")]
+
+
+def decode(files: list[Path]) -> None:
+    """Read all values of the files, in as many processes as staging has."""
+    with ProcessPoolExecutor(WORKERS) as pool:
+        list(pool.map(_decode, files))
+
+
+def _decode(path: Path) -> int:
+    return sum(block.nbytes for block in _values(path))
+
+
+def _values(path: Path) -> Iterator[np.ndarray]:
+    import netCDF4
+
+    with netCDF4.Dataset(path) as dataset:
+        for variable in dataset.variables.values():
+            if variable.ndim > 2:
+                for start in range(0, variable.shape[0], 16):
+                    yield np.asarray(variable[start : start + 16], np.float32)
+
+
+def compress(files: list[Path], target: Path) -> None:
+    """Compress and write as many values as the files hold, in as many processes as staging has.
+
+    The values of one file are compressed again and again: reading them is no part of what is measured.
+    """
+    target.mkdir()
+    with ProcessPoolExecutor(WORKERS) as pool:
+        list(pool.map(_compress, files, [target] * len(files)))
+
+
+def _compress(path: Path, target: Path) -> None:
+    numcodecs.blosc.use_threads = False
+    codec = numcodecs.Blosc(cname="lz4", clevel=5, shuffle=numcodecs.Blosc.BITSHUFFLE)
+    sample, frames = _held
+    scale = path.stat().st_size / sample.stat().st_size
+    with (target / path.name).open("wb") as file:
+        for number in range(round(len(frames) * scale)):
+            file.write(codec.encode(frames[number % len(frames)]))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+_held: tuple[Path, list[np.ndarray]] = (Path(), [])
+"""Frames for the processes that compress; they inherit them."""
+
+
+def measure(start: Callable[[], list[str] | None]) -> tuple[float, float]:
+    """Wall seconds, and the most memory (MiB, shared pages counted once) of a command or of what a function does."""
+    began = time.monotonic()
+    stop, peak = threading.Event(), [0.0]
+    command = None
+    watcher = threading.Thread(target=_watch, args=(stop, peak))
+    watcher.start()
+    try:
+        command = start()
+        if command is not None:
+            done = subprocess.run(command, capture_output=True, text=True, env=_environment())
+            if done.returncode:
+                raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
+    finally:
+        taken = time.monotonic() - began
+        stop.set()
+        watcher.join()
+    return taken, peak[0]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def _watch(stop: threading.Event, peak: list[float]) -> None:
+    while not stop.wait(0.2):
+        total = 0
+        for process in psutil.Process().children(recursive=True):
+            try:
+                total += process.memory_full_info().pss
+            except psutil.Error:
+                continue
+        peak[0] = max(peak[0], total / 2**20)
+
+
+if __name__ == "__main__":
+    main()

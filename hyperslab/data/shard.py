@@ -1,0 +1,122 @@
+"""Writing one shard of a Zarr array as it comes, and reading the bytes that a shard is made of.
+
+The format is Zarr's `sharding_indexed` codec (Zarr v3 specification, "Sharding codec" version 1.0): encoded chunks one
+after another, then an index of (offset, length) pairs in little-endian uint64, then its CRC-32C. Zarr-Python itself
+holds a shard in memory whole, and reads an existing one before it overwrites it.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import google_crc32c
+import numcodecs
+import numcodecs.blosc
+import numpy as np
+import numpy.typing as npt
+from zarr.codecs import BloscCodec
+
+from hyperslab.data.files import BLOCK_BYTES, sync
+from hyperslab.data.recipe import ArrayPlan
+
+COMPRESSOR = BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle")
+ABSENT = np.iinfo(np.uint64).max
+
+
+def fill_value(plan: ArrayPlan) -> float | int:
+    """What stands for a place without a value: NaN, or the smallest integer."""
+    return float("nan") if plan.is_float else int(np.iinfo(plan.dtype).min)
+
+
+class ShardWriter:
+    """Writes the shard of one part of one array: rows are appended, chunks are encoded as soon as they are full.
+
+    The file appears under its name when all of it is on the disk, or not at all.
+    """
+
+    def __init__(self, path: Path, plan: ArrayPlan) -> None:
+        self._path, self._plan = path, plan
+        self._draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._draft.open("wb")
+        self._digest = hashlib.sha256()
+        self._position = 0
+        grid = (plan.shard_length // plan.chunk[0], *plan.tiles)
+        self._index = np.full((*grid, 2), ABSENT, "<u8")
+        self._next = 0
+        self._waiting: npt.NDArray[Any] = np.empty((0, *plan.shape[1:]), plan.dtype)
+        self._codec = numcodecs.Blosc(cname="lz4", clevel=5, shuffle=numcodecs.Blosc.BITSHUFFLE, blocksize=0)
+        # Blosc's own threads put the blocks of a chunk in the order in which they end: other bytes every time.
+        numcodecs.blosc.use_threads = False
+
+    def append(self, rows: npt.NDArray[Any]) -> None:
+        """Add rows along the first dimension; shape (row, *rest), of the array's type."""
+        if len(self._waiting):
+            rows = np.concatenate([self._waiting, rows])
+        length = self._plan.chunk[0]
+        whole = len(rows) // length * length
+        for start in range(0, whole, length):
+            self._write_row(rows[start : start + length])
+        self._waiting = rows[whole:].copy()
+
+    def close(self) -> str:
+        """Write what waits, the index, and give the file its name.
+
+        Returns
+        -------
+        str
+            The SHA-256 of the file.
+        """
+        if len(self._waiting):
+            lacking = self._plan.chunk[0] - len(self._waiting)
+            padding = np.full((lacking, *self._plan.shape[1:]), fill_value(self._plan), self._plan.dtype)
+            self._write_row(np.concatenate([self._waiting, padding]))
+        index = self._index.tobytes()
+        self._write(index)
+        self._write(google_crc32c.value(index).to_bytes(4, "little"))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._draft.replace(self._path)
+        sync(self._path.parent)
+        return self._digest.hexdigest()
+
+    def _write_row(self, rows: npt.NDArray[Any]) -> None:
+        """Encode one row of chunks: as many as there are tiles of space."""
+        tile = self._plan.chunk[1:]
+        for place in np.ndindex(*self._plan.tiles):
+            piece = rows[(slice(None), *(slice(n * size, (n + 1) * size) for n, size in zip(place, tile, strict=True)))]
+            if piece.shape[1:] != tile:
+                widths = [(0, 0), *((0, size - have) for size, have in zip(tile, piece.shape[1:], strict=True))]
+                piece = np.pad(piece, widths, constant_values=fill_value(self._plan))
+            encoded = self._codec.encode(np.ascontiguousarray(piece))
+            self._index[(self._next, *place)] = (self._position, len(encoded))
+            self._write(encoded)
+        self._next += 1
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self._position += len(data)
+
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave nothing behind that was not closed."""
+        self._file.close()
+        self._draft.unlink(missing_ok=True)
+
+
+def reread_digest(path: Path) -> str:
+    """SHA-256 of a file as the disk gives it back, past the memory that still holds what was written."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
