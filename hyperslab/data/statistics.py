@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Values = npt.NDArray[np.float32]
 
 PIECE = 1 << 16
@@ -35,9 +37,20 @@ class Moments:
         )  # fmt: skip
 
     @classmethod
-    def of(cls, values: Values) -> "Moments":
-        """The moments of frames of shape (frame, channel, *space), in float64; NaN and infinity do not count."""
-        channels = [_of_channel(values[:, number]) for number in range(values.shape[1])]
+    def of(cls, values: Values, minus: Values | None = None) -> "Moments":
+        """The moments of frames, in float64; NaN and infinity do not count.
+
+        Parameters
+        ----------
+        values
+            Frames, shape (frame, channel, *space).
+        minus
+            Frames to take away from them first, of the same shape.
+        """
+        channels = [
+            _of_channel(values[:, number], None if minus is None else minus[:, number])
+            for number in range(values.shape[1])
+        ]
         columns = np.asarray(channels, np.float64).reshape(values.shape[1], 5).T
         return cls(count=columns[0], mean=columns[1], squares=columns[2], minimum=columns[3], maximum=columns[4])
 
@@ -70,10 +83,10 @@ class Moments:
         return cls(**{name: np.asarray(content[name], np.float64) for name in cls.__slots__})
 
 
-def _of_channel(values: Values) -> tuple[float, float, float, float, float]:
+def _of_channel(values: Values, minus: Values | None) -> tuple[float, float, float, float, float]:
     """Count, mean, squared deviations and extremes of one channel, shape (frame, *space)."""
     count, mean, squares, low, high = 0.0, 0.0, 0.0, np.inf, -np.inf
-    for piece in _pieces(values):
+    for piece in _pieces(values, minus):
         total = float(piece.sum())
         if not np.isfinite(total):
             piece = piece[np.isfinite(piece)]
@@ -92,27 +105,28 @@ def _of_channel(values: Values) -> tuple[float, float, float, float, float]:
     return count, mean, squares, low, high
 
 
-def _pieces(values: Values) -> Iterator[Floats]:
+def _pieces(values: Values, minus: Values | None) -> Iterator[Floats]:
     """Copies of some values at a time, in float64; shape (value,)."""
-    flat = values.reshape(len(values), math.prod(values.shape[1:]))
-    rows = max(1, PIECE // max(1, flat.shape[1]))
-    for row in range(0, len(flat), rows):
-        for column in range(0, flat.shape[1], PIECE):
-            yield flat[row : row + rows, column : column + PIECE].astype(np.float64).ravel()
+    shape = (len(values), math.prod(values.shape[1:]))
+    flat = values.reshape(shape)
+    other = None if minus is None else minus.reshape(shape)
+    rows = max(1, PIECE // max(1, shape[1]))
+    for row in range(0, shape[0], rows):
+        for column in range(0, shape[1], PIECE):
+            place = (slice(row, row + rows), slice(column, column + PIECE))
+            piece = flat[place] if other is None else flat[place] - other[place]
+            yield piece.astype(np.float64).ravel()
 
 
-def difference(values: Values, segment: npt.NDArray[np.int64], taken: npt.NDArray[np.bool_], lead: int) -> Values:
-    """Change of each frame over `lead` frames of one segment, both of them taken; shape (pair, channel, *space).
+def pairs(segment: Ints, taken: Bools, lead: int) -> Ints:
+    """First frames of all pairs that are `lead` frames apart in one segment, both of them taken.
 
     Parameters
     ----------
-    values
-        Frames, shape (frame, channel, *space).
     segment, taken
         Segment of each frame, and whether it counts; shape (frame,).
     """
-    pairs = np.flatnonzero((segment[lead:] == segment[:-lead]) & taken[lead:] & taken[:-lead])
-    return values[pairs + lead] - values[pairs]
+    return np.flatnonzero((segment[lead:] == segment[:-lead]) & taken[lead:] & taken[:-lead])
 
 
 _DROPPED_BITS = 11

@@ -8,10 +8,7 @@ import numpy as np
 from hyperslab.data.frames import Bools, Ints, mask_of
 from hyperslab.data.packing import Packed, Values, loss_of
 from hyperslab.data.recipe import Recipe
-from hyperslab.data.statistics import Histogram, Moments, difference
-
-GROUP_BYTES = 8 << 20
-"""Differences that are held at a time."""
+from hyperslab.data.statistics import Histogram, Moments, pairs
 
 
 class Tally:
@@ -51,8 +48,8 @@ class Tally:
         else:
             self._valid += [True] * len(values)
         for lead in self._differences:
-            for change in self._changes(start, values, lead):
-                self._differences[lead] = self._differences[lead].merge(Moments.of(change))
+            for later, earlier in self._changes(start, values, lead):
+                self._differences[lead] = self._differences[lead].merge(Moments.of(later, minus=earlier))
         self._tail = np.concatenate([self._tail, values[-self.reach :]])[-self.reach :]
         if self._recipe.dtype != "float32":
             worst, squares = loss_of(values, packed)
@@ -74,17 +71,16 @@ class Tally:
             for number, held in enumerate(self._histograms)
         ]
 
-    def _changes(self, start: int, values: Values, lead: int) -> Iterator[Values]:
-        """Changes over `lead` frames that end in these frames, a few at a time."""
+    def _changes(self, start: int, values: Values, lead: int) -> Iterator[tuple[Values, Values]]:
+        """The later and the earlier frames of all pairs that end in these frames, as few copies as may be."""
         before = self._tail[-lead:]
         seam = np.concatenate([before, values[:lead]])
         for first, block in ((start - len(before), seam), (start, values)):
             frames = slice(first, first + len(block))
-            segment, training = self._segment[frames], self._training[frames]
-            size = max(1, GROUP_BYTES // max(1, block[:1].nbytes))
-            for begin in range(0, len(block) - lead, size):
-                part = slice(begin, begin + size + lead)
-                yield difference(block[part], segment[part], training[part], lead)
+            earlier = pairs(self._segment[frames], self._training[frames], lead)
+            for run in np.split(earlier, np.flatnonzero(np.diff(earlier) != 1) + 1):
+                if len(run):
+                    yield block[run[0] + lead : run[-1] + 1 + lead], block[run[0] : run[-1] + 1]
 
     def to_json(self) -> dict[str, Any]:
         """All that was measured."""

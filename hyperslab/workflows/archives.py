@@ -1,15 +1,22 @@
 """Commands that make raw files: `hyperslab simulate` and `hyperslab fetch`."""
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from hyperslab.errors import UserError
 
+if TYPE_CHECKING:
+    from hyperslab.data.fetch.plan import Item
+
 app = typer.Typer()
 console = Console(highlight=False, soft_wrap=True)
+
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 
 Output = Annotated[Path, typer.Argument(metavar="OUT", help="Directory for the files.")]
 
@@ -30,7 +37,7 @@ def simulate(
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=256, help="Threads that compute.")] = 2,
 ) -> None:
     """Write raw files of a small physical model, in the format of a real archive."""
-    from hyperslab.data.sources.synthetic.archive import Order, parse_size
+    from hyperslab.data.sources.synthetic.archive import Order
     from hyperslab.data.sources.synthetic.simulate import FORMS
     from hyperslab.data.sources.synthetic.simulate import simulate as write
 
@@ -40,7 +47,7 @@ def simulate(
     usual = next(iter(FORMS.get(kind, {"": ""})))
     order = Order(
         out=out.absolute(),
-        size_bytes=parse_size(size),
+        size_bytes=parse_size(size, "--size"),
         seed=seed,
         form=form or usual,
         workers=jobs,
@@ -52,3 +59,74 @@ def simulate(
     console.print(
         f"{order.out}: {len(files)} raw file(s), {total:,} bytes in all: {FORMS[kind][order.form]}", markup=False
     )
+
+
+@app.command()
+def fetch(
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="The YAML file that says what to fetch.")],
+    out: Output,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched, and fetch nothing.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Reread what was fetched, and fetch nothing.")] = False,
+    rate: Annotated[str | None, typer.Option("--rate", help="Most bytes a second, such as 20MB/s.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="Files to fetch at a time.")] = 4,
+) -> None:
+    """Download raw files from a public archive; what is there already is not fetched again."""
+    from hyperslab.data.fetch import run
+    from hyperslab.data.fetch.archives import archive_of
+    from hyperslab.data.fetch.plan import load_request
+    from hyperslab.data.fetch.rate import Rate
+
+    per_second = None if rate is None else parse_size(rate.removesuffix("/s"), "--rate")
+    wanted, folder = load_request(request), out.absolute()
+    if verify:
+        _verify(folder)
+    elif dry_run:
+        found = run.plan(archive_of(wanted), folder)
+        for item in found.items:
+            _print_item(item, "" if item in found.missing else " (is there)")
+        exact = all(item.size_bytes is not None for item in found.missing)
+        total = _bytes(found.missing_bytes if exact else None, found.missing_bytes)
+        console.print(f"{len(found.missing)} of {len(found.items)} file(s) to fetch, {total}", markup=False)
+    else:
+        found = run.fetch(archive_of(wanted), folder, jobs=jobs, rate=Rate(per_second), progress=_print_item)
+        there = len(found.items) - len(found.missing)
+        console.print(f"{folder}: fetched {len(found.missing)} file(s); {there} were there already", markup=False)
+
+
+def parse_size(text: str, option: str) -> int:
+    """Bytes that a text such as `2GB`, `50 MB` or `1.5GiB` means.
+
+    Raises
+    ------
+    UserError
+        When it is no size, or none above zero.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = 0
+    if match:
+        number, unit, binary = match.groups()
+        size = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.upper()])
+    if size <= 0:
+        raise UserError(f"{option}: found {text!r}; expected a number above zero and a unit, such as 50MB or 2GB")
+    return size
+
+
+def _verify(folder: Path) -> None:
+    from hyperslab.data.fetch.run import verify
+
+    count, problems = verify(folder)
+    for problem in problems:
+        console.print(problem, markup=False)
+    if problems:
+        raise UserError(f"{folder}: {len(problems)} of {count} file(s) are not what was fetched")
+    console.print(f"{folder}: sound; {count} file(s)", markup=False)
+
+
+def _print_item(item: "Item", note: str = "") -> None:
+    console.print(f"{item.name}  {_bytes(item.size_bytes, item.estimate_bytes)}{note}", markup=False)
+
+
+def _bytes(known: int | None, estimate: int | None) -> str:
+    if known is not None:
+        return f"{known:,} bytes"
+    return "of unknown size" if estimate is None else f"about {estimate:,} bytes"

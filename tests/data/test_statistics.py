@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hyperslab.data.statistics import Histogram, Moments, difference
+from hyperslab.data.statistics import Histogram, Moments, pairs
 
 Frames = npt.NDArray[np.float32]
 
@@ -107,13 +107,21 @@ def test_json_keeps_every_bit() -> None:
         assert getattr(copy, name).tobytes() == getattr(moments, name).tobytes()
 
 
-def test_a_change_is_between_frames_of_one_segment_that_are_both_taken() -> None:
-    # Segments of 3 and 2 frames; the first frame is not taken. Lead 1: pairs (1, 2) and (3, 4).
-    values = np.asarray([1, 2, 4, 10, 15], np.float32).reshape(5, 1, 1)
+def test_a_pair_is_of_frames_of_one_segment_that_are_both_taken() -> None:
+    # Segments of 3 and 2 frames; the first frame is not taken.
     segment = np.asarray([0, 0, 0, 1, 1])
     taken = np.asarray([False, True, True, True, True])
-    assert difference(values, segment, taken, 1).ravel().tolist() == [2, 5]
-    assert difference(values, segment, taken, 2).ravel().tolist() == []
+    assert pairs(segment, taken, 1).tolist() == [1, 3]
+    assert pairs(segment, taken, 2).tolist() == []
+    assert pairs(segment, taken, 9).tolist() == []
+
+
+def test_the_moments_of_a_change() -> None:
+    # Changes 1, NaN and 4: mean 2.5, squares 2 x 1.5^2.
+    moments = Moments.of(frames_of(2, np.nan, 9), minus=frames_of(1, 3, 5))
+    assert moments.count.tolist() == [2]
+    assert moments.mean.tolist() == [2.5]
+    assert moments.squares.tolist() == [4.5]
 
 
 @given(

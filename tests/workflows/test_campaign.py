@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from hyperslab.data.sources.paths import expand
 from hyperslab.errors import UserError
 from hyperslab.site_configs.loader import load_site
 from hyperslab.workflows.campaign import (
@@ -11,7 +12,6 @@ from hyperslab.workflows.campaign import (
     is_driven,
     load_campaign,
     new_directory,
-    raw_files,
 )
 from hyperslab.workflows.journal import Journal
 
@@ -35,7 +35,8 @@ def test_raw_files_are_found_beside_the_campaign_file_even_where_its_folder_look
     file = write(folder / "c.yaml", "data:\n  files: ['sub/*.nc', 'sub/a.nc', 'odd[2].nc']\n")
     for name in ("sub/b.nc", "sub/a.nc", "odd[2].nc"):
         write(folder / name, "")
-    assert raw_files(load_campaign(file, [])) == [folder / "sub/a.nc", folder / "sub/b.nc", folder / "odd[2].nc"]
+    found = expand(load_campaign(file, []).data.files)
+    assert found == [str(folder / name) for name in ("sub/a.nc", "sub/b.nc", "odd[2].nc")]
 
 
 def test_a_frozen_campaign_reads_back_as_it_was(tmp_path: Path) -> None:

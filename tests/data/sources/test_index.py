@@ -5,13 +5,12 @@ import numpy as np
 
 from hyperslab.data.config import DataSettings
 from hyperslab.data.sources import Index, source_of
-from hyperslab.data.sources.era5.source import Era5
 from tests.conftest import write_netcdf
 
 
 def index_of(folder: Path) -> Index:
     raw = write_netcdf(folder / "raw.nc", variables=["t"], levels=[500, 850], frames=5)
-    return Era5().scan([raw], DataSettings(files=["raw.nc"]))
+    return source_of("era5").scan([str(raw)], DataSettings(files=["raw.nc"]))
 
 
 def test_json_gives_the_same_index_back(tmp_path: Path) -> None:
@@ -34,4 +33,4 @@ def test_times_are_seconds_since_1970(tmp_path: Path) -> None:
 
 
 def test_the_source_of_a_campaign_is_found_by_its_name() -> None:
-    assert isinstance(source_of("era5"), Era5)
+    assert type(source_of("era5")).__name__ == "Era5"

@@ -1,276 +1,106 @@
-"""The header of one netCDF file: which dimension is which, its times, and what can be a channel."""
+"""What the header of one raw file says, whatever its format."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import xarray as xr
 
-from hyperslab.data.frames import Ints, find_segments, moment
-from hyperslab.data.grid import GRID_TOLERANCE_DEGREES, is_global
-from hyperslab.data.sources.era5.classic import classic_size
+from hyperslab.data.clock import Clock
+from hyperslab.data.frames import Ints
+from hyperslab.data.sources.era5.grid import Grid
 from hyperslab.data.sources.index import Channel
 from hyperslab.errors import UserError
 
-Floats = npt.NDArray[np.float64]
+NO_MEMBER = -1
 
-LATITUDE_UNITS = ("degrees_north", "degree_north", "degrees_n", "degreen", "degree_n", "degreesn")
-LONGITUDE_UNITS = ("degrees_east", "degree_east", "degrees_e", "degreee", "degree_e", "degreese")
-LEVEL_NAMES = ("pressure_level", "level", "isobaricinhpa", "plev", "lev")
+PRESSURE = "pressure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """Which dimension is which in one file, and how its rows and columns are turned to north-up and eastward."""
+class Frames:
+    """When the fields at each position of a file are, and which member and forecast they belong to."""
 
-    time_dim: str
-    latitude_dim: str
-    longitude_dim: str
-    level_dim: str | None
-    rows: Ints
-    columns: Ints
-    latitude: Floats
-    longitude: Floats
+    time: Ints
+    """Time for which the field is valid, in the clock's unit; shape (position,)."""
+    initial: Ints
+    """Time at which the forecast began; the time itself where the file knows of no forecast."""
+    member: Ints
+    """Number of the ensemble member; `NO_MEMBER` where the file knows of none."""
+    expver: npt.NDArray[np.str_]
+    """ECMWF's experiment version, such as 0001 for ERA5 and 0005 for ERA5T; empty where unknown."""
+
+    def __len__(self) -> int:
+        return len(self.time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What the header of one file says."""
+    """Variables of one file that share their frames: those of a file on several sets of frames make several headers."""
 
-    path: Path
+    path: str
+    part: str = ""
+    """Name of the member of a zip archive."""
     grid: Grid
-    time: Ints
+    clock: Clock
+    frames: Frames | None
+    """None for fields without time."""
     channels: tuple[Channel, ...]
+    oddities: tuple[str, ...] = ()
+    chunk_frames: int = 1
+    """Frames in a chunk of the file."""
+    chunk_bytes: int = 0
+    """Bytes of such a chunk, as float32."""
+    messages: dict[str, str] = field(default_factory=dict)
+    """Where the messages of each channel lie in a GRIB file, packed."""
+    group: int = 0
+    """Number of the header among those of its file."""
+
+    @property
+    def num_frames(self) -> int:
+        """Frames in the file."""
+        return 0 if self.frames is None else len(self.frames)
+
+    @property
+    def name(self) -> str:
+        """Path, with the member of a zip archive."""
+        return f"{self.path} ({self.part})" if self.part else self.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """All that one raw file holds."""
+
+    path: str
+    words: str
+    """Format and dimensions, as `hyperslab inspect` says them."""
+    headers: tuple[Header, ...]
     left_out: dict[str, str]
-    """Variables that cannot be frames, and why."""
-    oddities: tuple[str, ...]
+    """Variables that cannot be fields, and why."""
 
 
-def open_dataset(path: Path, chunks: dict[str, int] | None = None) -> xr.Dataset:
-    """The decoded dataset in a netCDF file, lazily."""
-    try:
-        _check_length(path)
-        return xr.open_dataset(path, engine="netcdf4", chunks=chunks)
-    except UserError:
-        raise
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check data.files") from None
-    except (OSError, RuntimeError) as error:
-        raise UserError(f"{path}: {_why_unreadable(path, error)}") from None
-    except (ValueError, OverflowError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path}: cannot be decoded ({reason}); mend the units of its time axis") from None
+def channel_name(variable: str, kind: str | None, level: float | None) -> str:
+    """Name of a channel: `t2m`, `t_500` on a level of pressure, `t_hybrid_1` on another kind of level."""
+    name = variable.replace(" ", "_")
+    if level is None:
+        return name
+    return f"{name}_{level:g}" if kind in (None, PRESSURE) else f"{name}_{kind}_{level:g}"
 
 
-def _check_length(path: Path) -> None:
-    """Refuse a classic file that was cut short: the library would read what is lacking as zeros."""
-    try:
-        promised = classic_size(path)
-    except EOFError:
-        raise UserError(f"{path}: its header is cut short; download it again") from None
-    found = path.stat().st_size
-    if promised is not None and found < promised:
-        raise UserError(f"{path}: is cut short: {found:,} bytes of {promised:,}; download it again")
-
-
-def _why_unreadable(path: Path, error: Exception) -> str:
-    if path.is_dir():
-        return "is a directory; name the netCDF files in it, such as dir/*.nc"
-    try:
-        with path.open("rb") as file:
-            magic = file.read(8)
-    except OSError as problem:
-        return f"cannot be read: {problem.strerror}; check its permissions"
-    if not magic:
-        return "is empty (0 bytes); download it again"
-    if magic.startswith(b"GRIB"):
-        return "is GRIB, not netCDF; convert it with `grib_to_netcdf`, or download it as netCDF"
-    if magic.startswith(b"PK"):
-        return "is a zip archive, not netCDF; unzip it and name the netCDF files inside"
-    if magic.startswith((b"CDF", b"\x89HDF")):
-        return f"starts as netCDF but cannot be read, it may be cut short ({error}); download it again"
-    return f"is not netCDF (it starts with {magic!r}); name netCDF files in data.files"
-
-
-def read_header(path: Path) -> Header:
-    """What the header of a file says.
+def check_names(channels: list[Channel], where: str) -> None:
+    """Refuse two fields of one name.
 
     Raises
     ------
     UserError
-        When the file cannot be read, or lacks a time axis or a regular grid.
+        When a level stands twice, or names differ in nothing but a space.
     """
-    with open_dataset(path) as dataset:
-        grid = find_grid(dataset, path)
-        time = _decode_time(dataset, grid, path)
-        channels, left_out = _find_channels(dataset, grid, path)
-        return Header(
-            path=path,
-            grid=grid,
-            time=time,
-            channels=tuple(channels),
-            left_out=left_out,
-            oddities=tuple(_oddities(dataset, grid, time)),
-        )
-
-
-def find_grid(dataset: xr.Dataset, path: Path) -> Grid:
-    """Which dimension is time, latitude, longitude and level.
-
-    Raises
-    ------
-    UserError
-        When one of the first three is missing or not regular.
-    """
-    time_dim = _find_dim(dataset, _is_time)
-    if time_dim is None:
-        dims = ", ".join(str(dim) for dim in dataset.dims) or "none"
+    first: dict[str, Channel] = {}
+    for channel in channels:
+        other = first.setdefault(channel.name, channel)
+        if other is channel:
+            continue
+        if other.variable == channel.variable:
+            raise UserError(f"{where}: {channel.variable} has the level {channel.level:g} twice; keep each level once")
         raise UserError(
-            f"{path}: no time axis (dimensions: {dims}); frames need a dimension with CF time units, "
-            "such as `hours since 1970-01-01`"
+            f"{where}: {other.variable!r} and {channel.variable!r} would both be {channel.name}; rename one"
         )
-    latitude_dim = _find_dim(dataset, lambda c: _has_units(c, LATITUDE_UNITS, ("latitude", "lat")))
-    longitude_dim = _find_dim(dataset, lambda c: _has_units(c, LONGITUDE_UNITS, ("longitude", "lon")))
-    if latitude_dim is None or longitude_dim is None:
-        raise UserError(
-            f"{path}: no regular latitude-longitude grid (dimensions: {', '.join(map(str, dataset.dims))}); "
-            "regrid the file to one-dimensional latitude and longitude"
-        )
-    rows, latitude = _north_up(np.asarray(dataset[latitude_dim].values, np.float64), path)
-    columns, longitude = _eastward(np.asarray(dataset[longitude_dim].values, np.float64), path)
-    return Grid(
-        time_dim=time_dim,
-        latitude_dim=latitude_dim,
-        longitude_dim=longitude_dim,
-        level_dim=_find_dim(dataset, lambda c: str(c.name).lower() in LEVEL_NAMES),
-        rows=rows,
-        columns=columns,
-        latitude=latitude,
-        longitude=longitude,
-    )
-
-
-def _find_dim(dataset: xr.Dataset, matches: Callable[[xr.DataArray], bool]) -> str | None:
-    for dim in dataset.dims:
-        if dim in dataset.variables and matches(dataset[dim]):
-            return str(dim)
-    return None
-
-
-def _is_time(coordinate: xr.DataArray) -> bool:
-    return coordinate.dtype.kind == "M" or " since " in str(coordinate.encoding.get("units", ""))
-
-
-def _has_units(coordinate: xr.DataArray, units: tuple[str, ...], names: tuple[str, ...]) -> bool:
-    return (
-        str(coordinate.attrs.get("units", "")).lower() in units
-        or str(coordinate.attrs.get("standard_name", "")).lower() in names
-        or str(coordinate.name).lower() in names
-    )
-
-
-def _check_coordinates(values: Floats, name: str, path: Path) -> None:
-    if len(values) == 0 or not np.isfinite(values).all():
-        found = "none" if len(values) == 0 else "missing ones among them"
-        raise UserError(f"{path}: needs {name}, found {found}; mend the file")
-
-
-def _north_up(latitude: Floats, path: Path) -> tuple[Ints, Floats]:
-    _check_coordinates(latitude, "latitudes", path)
-    order = np.argsort(-latitude, kind="stable").astype(np.int64)
-    if len(np.unique(latitude)) != len(latitude) or np.abs(latitude).max() > 90 + GRID_TOLERANCE_DEGREES:
-        raise UserError(f"{path}: latitudes repeat or leave -90..90; the grid must be regular, mend the file")
-    return order, latitude[order]
-
-
-def _eastward(longitude: Floats, path: Path) -> tuple[Ints, Floats]:
-    """Columns from west to east: 0..360 round the globe; a region stays whole where it crosses 0 degrees."""
-    _check_coordinates(longitude, "longitudes", path)
-    turned = np.round(longitude % 360, 9) % 360
-    order = np.argsort(turned, kind="stable").astype(np.int64)
-    turned = turned[order]
-    gaps = np.diff(turned, append=turned[0] + 360)
-    if len(turned) > 1 and gaps.min() < GRID_TOLERANCE_DEGREES:
-        raise UserError(f"{path}: longitudes repeat on the circle (such as 0 and 360); drop the doubled column")
-    start = int(np.argmax(gaps)) + 1
-    if start < len(turned) and not is_global(turned):
-        order, turned = np.roll(order, -start), np.roll(turned, -start)
-        turned = np.where(turned >= turned[0], turned - 360, turned)
-    return order, turned
-
-
-def _decode_time(dataset: xr.Dataset, grid: Grid, path: Path) -> Ints:
-    values = dataset[grid.time_dim].values
-    if values.dtype.kind != "M":
-        calendar = dataset[grid.time_dim].encoding.get("calendar", "unknown")
-        raise UserError(
-            f"{path}: {grid.time_dim} uses the calendar {calendar!r}; "
-            "frames need the standard (Gregorian) calendar, convert the file"
-        )
-    if np.isnat(values).any():
-        raise UserError(f"{path}: {grid.time_dim} has missing values; every frame needs a time, mend the file")
-    # Hours given as fractions of a day miss the second by a rounding error.
-    time = (values.astype("datetime64[ms]") + np.timedelta64(500, "ms")).astype("datetime64[s]").astype(np.int64)
-    if len(time) == 0:
-        raise UserError(f"{path}: the time axis is empty; download the file again")
-    if (np.diff(time) <= 0).any():
-        where = int(np.argmax(np.diff(time) <= 0)) + 1
-        raise UserError(
-            f"{path}: {grid.time_dim} goes back or repeats at position {where} ({moment(time[where])}); "
-            "times must ascend, sort the file or drop the doubled frames"
-        )
-    return time
-
-
-def _find_channels(dataset: xr.Dataset, grid: Grid, path: Path) -> tuple[list[Channel], dict[str, str]]:
-    channels: list[Channel] = []
-    left_out: dict[str, str] = {}
-    needed = {grid.time_dim, grid.latitude_dim, grid.longitude_dim}
-    for name, variable in dataset.data_vars.items():
-        others = {str(d) for d in variable.dims if d not in needed and variable.sizes[d] > 1} - {grid.level_dim}
-        if not needed <= set(variable.dims):
-            missing = ", ".join(sorted(needed - set(map(str, variable.dims))))
-            left_out[str(name)] = f"it lacks {missing}"
-        elif others:
-            sizes = ", ".join(f"{dim} ({variable.sizes[dim]})" for dim in sorted(others))
-            left_out[str(name)] = f"it has the dimension {sizes}, select one member of it beforehand"
-        elif variable.dtype.kind not in "fiu":
-            left_out[str(name)] = f"its type {variable.dtype} is no number"
-        else:
-            channels += _channels_of_variable(str(name), variable, grid, path)
-    return channels, left_out
-
-
-def _channels_of_variable(name: str, variable: xr.DataArray, grid: Grid, path: Path) -> Iterable[Channel]:
-    levels: list[float | None] = [None]
-    if grid.level_dim in variable.dims:
-        levels = [float(level) for level in variable[grid.level_dim].values]
-    if len(set(levels)) != len(levels):
-        raise UserError(f"{path}: {name} has a level twice ({levels}); keep each level once")
-    for level in levels:
-        yield Channel(
-            name=name if level is None else f"{name}_{level:g}",
-            variable=name,
-            level=level,
-            units=str(variable.attrs.get("units", "1")),
-            long_name=str(variable.attrs.get("long_name", name)),
-        )
-
-
-def _oddities(dataset: xr.Dataset, grid: Grid, time: Ints) -> Iterable[str]:
-    if "expver" in dataset.variables:
-        versions = sorted({str(value) for value in np.ravel(dataset["expver"].values)})
-        if versions != ["0001"] and versions != ["1"]:
-            yield f"experiment version {', '.join(versions)}: 0005 is preliminary ERA5T"
-    segments = find_segments(time)
-    if segments.ids[-1] > 0:
-        where = moment(time[int(np.argmax(segments.ids > 0))])
-        yield f"time has {segments.ids[-1]} gap(s), the first before {where}: no window reaches over a gap"
-    if (np.diff(grid.rows) < 0).any():
-        yield "latitude ascends: stored north-up"
-    if (np.diff(grid.columns) != 1).any():
-        yield "longitude is turned: stored eastward from the westernmost column, within 0..360 where global"
-    if segments.step_seconds == 0:
-        yield "a single frame: alone it makes no window"

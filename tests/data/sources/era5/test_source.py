@@ -1,8 +1,6 @@
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,24 +8,10 @@ import pytest
 import xarray as xr
 from pydantic import ValidationError
 
-from hyperslab.data.config import DataSettings
 from hyperslab.data.sources.era5.source import Era5
-from hyperslab.data.sources.index import Index
 from hyperslab.errors import UserError
 from tests.conftest import make_dataset, write_netcdf
-
-
-def scan(paths: Sequence[Path], **settings: Any) -> Index:
-    return Era5().scan(paths, DataSettings(files=["*.nc"], **settings))
-
-
-def read_all(index: Index) -> npt.NDArray[np.float32]:
-    return Era5().read(index, 0, len(index.time), threads=1)
-
-
-def write(path: Path, dataset: xr.Dataset, **options: Any) -> Path:
-    dataset.to_netcdf(path, **options)
-    return path
+from tests.data.sources.era5.raw import read_all, scan, write
 
 
 def as_xarray_reads(path: Path, *variables: str) -> npt.NDArray[np.float32]:
@@ -49,7 +33,7 @@ def test_all_variables_are_taken_in_the_order_of_their_names_as_xarray_reads_the
 def test_south_up_files_are_read_north_up(tmp_path: Path) -> None:
     path = write(tmp_path / "raw.nc", make_dataset(rows=5).sortby("latitude"))
     index = scan([path])
-    assert index.latitude == (90, 45, 0, -45, -90)
+    assert index.space[0].values == (90, 45, 0, -45, -90)
     np.testing.assert_array_equal(read_all(index), as_xarray_reads(path, "msl", "t2m"))
 
 
@@ -58,7 +42,7 @@ def test_longitudes_from_180_west_are_read_from_0_eastward(tmp_path: Path) -> No
     west = dataset.assign_coords(longitude=("longitude", np.arange(-180, 180, 45.0), dataset.longitude.attrs))
     path = write(tmp_path / "raw.nc", west)
     index = scan([path])
-    assert index.longitude == (0, 45, 90, 135, 180, 225, 270, 315)
+    assert index.space[1].values == (0, 45, 90, 135, 180, 225, 270, 315)
     np.testing.assert_array_equal(read_all(index), as_xarray_reads(path, "msl", "t2m"))
     # The column at 0 degrees was the fifth of the file.
     np.testing.assert_array_equal(read_all(index)[:, 1, :, 0], dataset["t2m"].values[:, :, 4])
@@ -69,7 +53,7 @@ def test_a_region_over_greenwich_stays_whole(tmp_path: Path) -> None:
     # Cut from a global file in two pieces, as 0..360 gives them: 0, 10, 20 and then 340, 350.
     region = dataset.assign_coords(longitude=("longitude", [0.0, 10, 20, 340, 350], dataset.longitude.attrs))
     index = scan([write(tmp_path / "raw.nc", region)])
-    assert index.longitude == (-20, -10, 0, 10, 20)
+    assert index.space[1].values == (-20, -10, 0, 10, 20)
     expected = dataset["t2m"].values[:, :, [3, 4, 0, 1, 2]]
     np.testing.assert_array_equal(read_all(index)[:, 1], expected)
 
@@ -159,7 +143,7 @@ def test_any_stretch_of_frames_is_read_alone(tmp_path: Path, start: int, stop: i
     dataset = make_dataset(frames=11)
     first = write(tmp_path / "first.nc", dataset.isel(time=slice(0, 6)))
     second = write(tmp_path / "second.nc", dataset.isel(time=slice(6, None)))
-    block = Era5().read(scan([first, second]), start, stop, threads=2)
+    block = Era5().read(scan([first, second]), start, stop)["values"]
     expected = np.stack([dataset["msl"].values, dataset["t2m"].values], axis=1)[start:stop]
     np.testing.assert_array_equal(block, expected)
 
@@ -201,16 +185,16 @@ def test_an_unknown_variable_is_answered_with_the_known_ones(tmp_path: Path) -> 
 
 def test_a_variable_that_cannot_be_taken_is_refused_with_the_reason(tmp_path: Path) -> None:
     dataset = make_dataset()
-    dataset["ens"] = dataset["t2m"].expand_dims(number=10)
+    dataset["d2fd"] = dataset["t2m"].expand_dims(direction=24)
     path = write(tmp_path / "raw.nc", dataset)
-    with pytest.raises(UserError, match=r"ens cannot be taken: it has the dimension number \(10\), select one"):
-        scan([path], variables=["ens"])
+    with pytest.raises(UserError, match=r"d2fd cannot be taken: it has the dimension direction \(24\), select one"):
+        scan([path], variables=["d2fd"])
 
 
 def test_a_file_without_any_field_is_refused_with_the_reasons(tmp_path: Path) -> None:
-    ensemble = make_dataset(variables=["t2m"]).expand_dims(number=10)
-    with pytest.raises(UserError, match=r"no variable can be taken \(t2m: it has the dimension number \(10\)"):
-        scan([write(tmp_path / "raw.nc", ensemble)])
+    spectra = make_dataset(variables=["t2m"]).expand_dims(direction=24)
+    with pytest.raises(UserError, match=r"no variable can be taken \(t2m: it has the dimension direction \(24\)"):
+        scan([write(tmp_path / "raw.nc", spectra)])
     with pytest.raises(UserError, match=r"no variable can be taken \(the file holds none\)"):
         scan([write(tmp_path / "bare.nc", make_dataset(variables=[]))])
 
@@ -229,7 +213,7 @@ def test_one_variable_in_two_units_is_refused(tmp_path: Path) -> None:
     dataset = make_dataset(start="2002-01-01")
     dataset["t2m"].attrs["units"] = "degC"
     celsius = write(tmp_path / "celsius.nc", dataset)
-    with pytest.raises(UserError, match=r"celsius\.nc: t2m is in 'degC', in other files in 'K'; .*convert"):
+    with pytest.raises(UserError, match=r"celsius\.nc: t2m is in 'degC', in .*kelvin\.nc in 'K'; .*convert"):
         scan([kelvin, celsius])
 
 
@@ -345,7 +329,7 @@ def test_a_description_says_what_would_be_taken_and_what_is_odd(tmp_path: Path) 
     dataset["t2m"].attrs["long_name"] = "2 metre temperature"
     dataset["lsm"] = dataset["t2m"].isel(time=0, drop=True)
     path = write(tmp_path / "raw.nc", dataset)
-    description = Era5().describe(path)
+    description = Era5().describe(str(path))
     assert description.path == str(path)
     assert description.kind.startswith(f"netCDF, {path.stat().st_size:,} bytes (")
     assert "time 40" in description.kind
@@ -354,12 +338,13 @@ def test_a_description_says_what_would_be_taken_and_what_is_odd(tmp_path: Path) 
         "frames: 40, 2001-01-01T00:00 to 2001-01-10T18:00, every 6 h, in 1 segment(s)",
         "grid: 3 x 4, latitude 90 to -90, longitude 0 to 270",
         "channel t2m: 2 metre temperature [K]",
+        "static field lsm: 2 metre temperature [K]",
     )
-    assert description.oddities == ("latitude ascends: stored north-up", "lsm is left out: it lacks time")
+    assert description.oddities == ("latitude ascends: stored north-up",)
 
 
 def test_a_single_frame_is_not_described_as_coming_every_no_days(tmp_path: Path) -> None:
-    description = Era5().describe(write_netcdf(tmp_path / "raw.nc", frames=1))
+    description = Era5().describe(str(write_netcdf(tmp_path / "raw.nc", frames=1)))
     assert "every 0" not in description.taken[0]
 
 
@@ -377,8 +362,8 @@ def test_real_pressure_levels_are_read_as_xarray_reads_them(shared_samples: Path
     ]
     with xr.open_dataset(path) as dataset:
         fields = [dataset[name].sel(pressure_level=level).values for name in ("t", "z") for level in (975, 825, 500)]
-        assert index.latitude == tuple(dataset.latitude.values)
-        assert index.longitude == tuple(dataset.longitude.values + 360)
+        assert index.space[0].values == tuple(dataset.latitude.values)
+        assert index.space[1].values == tuple(dataset.longitude.values + 360)
     np.testing.assert_array_equal(read_all(index), np.stack(fields, axis=1))
 
 
@@ -388,7 +373,7 @@ def test_a_real_hourly_year_of_packed_fields_is_read_as_xarray_reads_it(shared_s
     index = scan([path])
     names = [channel.name for channel in index.channels]
     assert sorted(names) == sorted(["u100", "v100", "fsr", "sp", "fdir", "ssrd", "t2m", "u10", "v10"])
-    block = Era5().read(index, 4000, 4500, threads=1)
+    block = Era5().read(index, 4000, 4500)["values"]
     np.testing.assert_array_equal(block, as_xarray_reads(path, *names)[4000:4500])
 
 

@@ -1,0 +1,147 @@
+"""The messages of a GRIB file: where each one lies, and what its header says."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import eccodes
+
+from hyperslab.data.clock import DAY_SECONDS
+from hyperslab.data.sources.era5.formats import damage
+from hyperslab.data.sources.era5.header import NO_MEMBER
+from hyperslab.errors import UserError
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """What a message is of, beside its time and its member."""
+
+    variable: str
+    """Name that cfgrib and the Climate Data Store give it in netCDF, such as `t2m`."""
+    units: str
+    long_name: str
+    level_type: str
+    level: float
+    step_type: str
+    """`instant`, `accum`, `avg`, `max` or `min`."""
+    grid_type: str
+    grid: str
+    """Digest of the description of its grid."""
+    is_spectrum: bool
+    """Whether it is one direction and frequency of a wave spectrum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One field of a GRIB file."""
+
+    offset: int
+    length: int
+    parameter: Parameter
+    time: int
+    """Time for which it is valid, in seconds since 1970-01-01."""
+    initial: int
+    member: int
+    expver: str
+
+
+def read_messages(path: str, where: str) -> Iterator[Message]:
+    """The messages of a file, by their headers alone.
+
+    Raises
+    ------
+    UserError
+        When a message is damaged or cut short, or holds several fields.
+    """
+    with damage(where, "its GRIB messages cannot be read"), Path(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while (handle := eccodes.codes_grib_new_from_file(file, headers_only=True)) is not None:
+            try:
+                message = _read_message(handle)
+                edition = eccodes.codes_get_long(handle, "edition")
+            finally:
+                eccodes.codes_release(handle)
+            if message.offset + message.length > size:
+                raise UserError(f"{where}: is cut short inside a message; download it again")
+            if edition == 2 and _num_fields(file.fileno(), message) > 1:
+                raise UserError(
+                    f"{where}: has messages of several fields, of which only one would be seen; "
+                    "split them with `grib_copy in.grib out.grib`"
+                )
+            yield message
+
+
+def _num_fields(handle: int, message: Message) -> int:
+    """Data sections of a message of edition 2: without asking for more, eccodes shows the first field alone."""
+    offset, end, found = message.offset + 16, message.offset + message.length - 4, 0
+    while offset < end:
+        head = os.pread(handle, 5, offset)
+        length = int.from_bytes(head[:4], "big")
+        if len(head) < 5 or length < 5:
+            raise ValueError("a section without a length")
+        found += head[4] == 7
+        offset += length
+    return found
+
+
+def _read_message(handle: int) -> Message:
+    initial = _seconds(_number(handle, "dataDate"), _number(handle, "dataTime"))
+    time = _seconds(_number(handle, "validityDate"), _number(handle, "validityTime"))
+    return Message(
+        offset=int(eccodes.codes_get(handle, "offset")),
+        length=_number(handle, "totalLength"),
+        parameter=_parameter(handle),
+        time=time,
+        initial=initial,
+        member=int(_optional(handle, "number", NO_MEMBER)),
+        expver=str(_optional(handle, "expver", "")),
+    )
+
+
+def _parameter(handle: int) -> Parameter:
+    text = eccodes.codes_get_string
+    name = text(handle, "cfVarName")
+    if name == "unknown":
+        name = f"param{_number(handle, 'paramId')}"
+    return _shared(
+        variable=name,
+        units=text(handle, "units"),
+        long_name=text(handle, "name"),
+        level_type=text(handle, "typeOfLevel"),
+        level=float(_optional(handle, "level", 0)),
+        step_type=str(_optional(handle, "stepType", "instant")),
+        grid_type=text(handle, "gridType"),
+        grid=text(handle, "md5GridSection"),
+        is_spectrum=bool(eccodes.codes_is_defined(handle, "directionNumber")),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _shared(**fields: Any) -> Parameter:
+    """One object for all messages of a parameter."""
+    return Parameter(**fields)
+
+
+def _number(handle: int, key: str) -> int:
+    return int(eccodes.codes_get_long(handle, key))
+
+
+def _optional(handle: int, key: str, absent: Any) -> Any:
+    try:
+        return eccodes.codes_get(handle, key)
+    except eccodes.KeyValueNotFoundError:
+        return absent
+
+
+@lru_cache(maxsize=65_536)
+def _seconds(date: int, time: int) -> int:
+    """Seconds since 1970-01-01 of a date as YYYYMMDD and a time as HHMM."""
+    day = datetime(date // 10_000, date // 100 % 100, date % 100)
+    moment = day + timedelta(hours=time // 100, minutes=time % 100) - _EPOCH
+    return moment.days * DAY_SECONDS + moment.seconds
