@@ -67,6 +67,9 @@ WORDS: dict[Any, str] = {
     float: "number",
     list[str]: "list of text",
     list[float]: "list of numbers",
+    list[int]: "list of whole numbers",
+    tuple[int, int]: "two whole numbers",
+    tuple[int, int, int]: "three whole numbers",
     datetime.date: "date",
     float | datetime.date: "share or date",
 }
@@ -218,18 +221,32 @@ def test_every_line_that_is_left_out_stands_in_a_page() -> None:
     assert set(NOT_RUN) <= lines, set(NOT_RUN) - lines
 
 
+def plain(kind: Any) -> Any:
+    """A type without what pydantic was told of its values."""
+    if hasattr(kind, "__metadata__"):
+        return plain(typing.get_args(kind)[0])
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (list, tuple):
+        return origin[tuple(map(plain, inner))]
+    return kind
+
+
+def members_of(field: FieldInfo) -> list[Any]:
+    """The types that a key takes, but for its absence."""
+    kind = plain(field.annotation)
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        return [plain(part) for part in typing.get_args(kind) if part is not type(None)]
+    return [kind]
+
+
 def model_of(field: FieldInfo) -> type[BaseModel] | None:
-    kind = field.annotation
+    kind = members_of(field)[0]
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def value_words(field: FieldInfo) -> str:
     """What a key takes, in words: its type and its limits."""
-    kind: Any = field.annotation
-    members = [kind]
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        members = [part for part in typing.get_args(kind) if part is not type(None)]
-        members = [typing.get_args(part)[0] if hasattr(part, "__metadata__") else part for part in members]
+    members = members_of(field)
     kind = members[0] if len(members) == 1 else typing.Union[tuple(members)]  # noqa: UP007
     if typing.get_origin(kind) is typing.Literal:
         return " or ".join(f"`{choice}`" for choice in typing.get_args(kind))
@@ -247,7 +264,7 @@ def default_words(model: type[BaseModel], name: str, field: FieldInfo) -> str:
         return GIVEN_ELSEWHERE[model, name]
     if field.is_required():
         return "required"
-    return {None: "absent", "": "empty"}.get(field.default, f"`{field.default}`")
+    return {"None": "absent", "": "empty"}.get(str(field.default), f"`{field.default}`")
 
 
 def rows(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -258,7 +275,7 @@ def rows(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from rows(below, f"{prefix}{name}.")
         else:
             default = default_words(model, name, field)
-            yield f"| `{prefix}{name}` | {value_words(field)} | {default} | {field.description} |"
+            yield f"| `{prefix}{name}` | {value_words(field)} | {default} | {' '.join((field.description or '').split())} |"
 
 
 @pytest.mark.parametrize(("page", "model"), [("campaign.md", Campaign), ("sites.md", Site)])

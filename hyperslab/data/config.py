@@ -27,9 +27,9 @@ def _share_or_date(value: object) -> float | date:
             return date.fromisoformat(value)
         except ValueError:
             pass
-    if isinstance(value, int | float) and 0 < value < 1:
+    if isinstance(value, int | float) and 0 <= value < 1:
         return float(value)
-    raise ValueError("must be a share between 0 and 1, or a date such as 1990-01-01")
+    raise ValueError("must be a share between 0 and 1, or a date such as 1990-01-01; 0 holds nothing out")
 
 
 # Pydantic alone would read a number as seconds since 1970: `1990` as 00:33 of that year's first day.

@@ -30,7 +30,8 @@ def split_frames(index: Index, validation: float | date, test: float | date) -> 
     else:
         _refuse_dates(index, validation, test)
         labels = _by_unit(_units(index), validation, test)
-    if len(np.unique(labels)) < len(SPLITS):
+    asked = {TRAIN, *(split for split, rule in ((VALIDATION, validation), (TEST, test)) if rule != 0)}
+    if not asked <= set(np.unique(labels).tolist()):
         raise UserError(_too_few(index, validation, test))
     return _ranges(labels)
 
@@ -54,8 +55,8 @@ def extend_splits(old: Splits, index: Index, num_old: int, validation: float | d
             labels[start:stop] = number
     times = index.times
     if index.split_by == "time":
-        starts = [int(times[:num_old][labels[:num_old] == split].min()) for split in (VALIDATION, TEST)]
-        labels[num_old:] = np.searchsorted(starts, times[num_old:], side="right")
+        # The last split that there is takes what comes later.
+        labels[num_old:] = labels[:num_old][np.argmax(times[:num_old])]
     else:
         units = _units(index)
         known = dict(zip(units[:num_old].tolist(), labels[:num_old].tolist(), strict=True))
@@ -74,16 +75,22 @@ def _by_time(index: Index, validation: float | date, test: float | date) -> Ints
     moments = np.unique(index.times)
     test_start = _first(moments, index, test, len(moments))
     validation_start = _first(moments, index, validation, test_start)
-    if not 0 < validation_start < test_start < len(moments):
+    if validation_start > test_start:
         raise UserError(_too_few(index, validation, test))
-    return np.searchsorted(moments[[validation_start, test_start]], index.times, side="right").astype(np.int64)
+    later = np.append(moments, moments[-1] + 1)
+    return np.searchsorted(later[[validation_start, test_start]], index.times, side="right").astype(np.int64)
 
 
 def _first(moments: Ints, index: Index, rule: float | date, stop: int) -> int:
     """Place of a split's first moment, when the next split begins at `stop`."""
     if isinstance(rule, date):
         return int(np.searchsorted(moments, index.clock.seconds(rule)))
-    return stop - max(1, round(rule * len(moments)))
+    return stop - _count(rule, len(moments), least=1)
+
+
+def _count(share: float, total: int, least: int) -> int:
+    """Of so many, those that a share holds out: none of a share of 0, at least so many otherwise."""
+    return max(least, round(share * total)) if share else 0
 
 
 def _units(index: Index) -> Ints:
@@ -104,10 +111,10 @@ def _by_unit(units: Ints, validation: float | date, test: float | date, least: i
         return units
     unique, where = np.unique(units, return_inverse=True)
     total = len(unique)
-    counts = [max(least, round(float(share) * total)) for share in (validation, test)]  # type: ignore[arg-type]
+    counts = [_count(float(share), total, least) for share in (validation, test)]  # type: ignore[arg-type]
     order = np.full(total, TRAIN, np.int64)
-    order[total - counts[1] - counts[0] : total - counts[1]] = VALIDATION
-    order[total - counts[1] :] = TEST
+    order[max(0, total - counts[1] - counts[0]) :] = VALIDATION
+    order[max(0, total - counts[1]) :] = TEST
     return order[where]
 
 
@@ -129,5 +136,5 @@ def _too_few(index: Index, validation: float | date, test: float | date) -> str:
         what = f"{units} {index.split_by}(s); each of training, validation and test needs one whole"
     return (
         f"data.validation, data.test: found {validation} and {test} for {what}, in this order; "
-        "choose other dates or shares, or add data"
+        "choose other dates or shares (0 holds nothing out), or add data"
     )

@@ -196,3 +196,18 @@ def test_a_single_new_subject_is_trained_on() -> None:
     old = split_frames(make_index(**runs(*first)), 0.2, 0.2)
     extended = extend_splits(old, make_index(**runs(*first, "new")), 30, 0.2, 0.2)
     assert splits_of_subjects(extended, (*first, "new"))["new"] == "train"
+
+
+def test_a_share_of_zero_holds_nothing_out() -> None:
+    index = make_index(**runs("only"))
+    assert split_frames(index, 0, 0) == {"train": ((0, 3),), "validation": (), "test": ()}
+    assert split_frames(make_index(time=daily(10)), 0, 0.2) == {
+        "train": ((0, 8),),
+        "validation": (),
+        "test": ((8, 10),),
+    }
+
+
+def test_what_is_appended_to_a_store_without_a_test_split_is_trained_on() -> None:
+    old = split_frames(make_index(time=daily(10)), 0, 0)
+    assert extend_splits(old, make_index(time=daily(15)), 10, 0, 0)["train"] == ((0, 15),)

@@ -58,7 +58,7 @@ def test_a_pattern_without_match_is_named(call: Cli, campaign_file: Path, tmp_pa
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", r"is empty \(0 bytes\)"), (b"just text", "is not netCDF"), (b"GRIB....", "is GRIB, not netCDF")],
+    [(b"", r"is empty \(0 bytes\)"), (b"just text", "is not netCDF"), (b"GRIB....", "its GRIB messages cannot be read")],
 )
 def test_a_file_that_is_not_netcdf_is_named(
     content: bytes, words: str, call: Cli, campaign_file: Path, tmp_path: Path
@@ -83,7 +83,7 @@ def test_a_file_without_a_time_axis_is_refused(call: Cli, campaign_file: Path, t
     with xr.open_dataset(tmp_path / "raw.nc") as dataset:
         still = dataset.isel(time=0, drop=True).load()
     still.to_netcdf(tmp_path / "raw.nc")
-    refused(call("run", campaign_file), r"raw\.nc: no time axis")
+    refused(call("run", campaign_file), r"raw\.nc: no variable has a time axis")
 
 
 def test_overlapping_files_are_named_with_their_first_common_time(
@@ -245,9 +245,9 @@ def test_inspect_says_what_is_taken_and_what_is_odd(call: Cli, tmp_path: Path) -
     gap.to_netcdf(raw)
     code, out, _ = call("inspect", raw)
     assert code == 0
-    for words in ("every 6 h, in 2 segment", "channel t2m: 2 metre temperature [K]", "8 x 12"):
+    for words in ("every 6 h, in 2 segment", "channel t2m: 2 metre temperature [K]", "8 x 12", "static mask"):
         assert words in out
-    for words in ("1 gap(s)", "latitude ascends", "mask is left out"):
+    for words in ("1 gap(s)", "latitude ascends", "mask without a unit"):
         assert words in out
 
 

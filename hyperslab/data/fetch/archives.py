@@ -96,7 +96,8 @@ class Openneuro:
         root = f"{OPENNEURO_BUCKET}/{self._request.dataset}"
         try:
             listing: dict[str, dict[str, Any]] = self._s3.find(root, detail=True)
-        except OSError as error:
+        except Exception as error:
+            # Beside errors of its own the client passes on those of the libraries below it.
             raise UserError(f"s3://{root}: cannot be listed: {_first_line(error)}; check the network") from None
         held = {key.removeprefix(f"{root}/"): entry for key, entry in listing.items()}
         if not held:

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -161,13 +162,15 @@ def _together(mistakes: list[str], num_files: int) -> str:
 
 @contextmanager
 def _silent_clients() -> Iterator[None]:
-    """Keep the clients' own log lines back: they may hold signed URLs and keys."""
+    """Keep the clients' own log lines and warnings back: they may hold signed URLs and keys."""
     loggers = [logging.getLogger(name) for name in _CLIENTS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

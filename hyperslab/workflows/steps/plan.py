@@ -72,7 +72,8 @@ def _count_windows(campaign: Campaign, recipe: Recipe) -> dict[str, int]:
         if counts[split] == 0:
             own = mask_of(ranges, len(segments))
             raise UserError(
-                f"data: the {split} split has {own.sum()} frames, {np.bincount(segments[own]).max()} without a gap; "
+                f"data: the {split} split has {own.sum()} frames, {max(np.bincount(segments[own]), default=0)} without "
+                f"a gap; "
                 f"a window needs {span} (model.history, objective.lead"
                 f"{', evaluate.rollout' if split == 'test' else ''}): make the split larger or the window shorter"
             )

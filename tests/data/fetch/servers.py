@@ -28,6 +28,8 @@ class Site:
     """Statuses to answer the next requests with, instead of the file."""
     cut_after: list[int] = field(default_factory=list)
     """Bytes after which the connection breaks, for the next answers that hold content of more than one byte."""
+    after_cut: dict[str, bytes] = field(default_factory=dict)
+    """Files that are put in place of others once a connection has broken."""
     pace: threading.Event | None = None
     """Where given, an answer stops after half of its content until it is set."""
     bodies: dict[int, bytes] = field(default_factory=dict)
@@ -110,6 +112,7 @@ def send(request: BaseHTTPRequestHandler, site: Site, body: bytes) -> None:
         request.wfile.flush()
         site.sent += len(body[:stop])
         if cut is not None:
+            site.files.update(site.after_cut)
             request.close_connection = True
             request.connection.close()
         elif half is not None and site.pace:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperslab.data.fetch.manifest import NAME, Manifest, opened, read
+from hyperslab.data.fetch.manifest import NAME, opened, read
 from hyperslab.errors import UserError
 
 

@@ -17,7 +17,12 @@ def test_bytes_come_no_faster_than_the_limit() -> None:
 
 def test_the_limit_is_shared_by_all_who_take() -> None:
     rate = Rate(1_000_000)
-    threads = [threading.Thread(target=lambda: [rate.take(50_000) for _ in range(10)]) for _ in range(4)]
+
+    def take() -> None:
+        for _ in range(10):
+            rate.take(50_000)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
     began = time.monotonic()
     for thread in threads:
         thread.start()

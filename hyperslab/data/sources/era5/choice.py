@@ -128,9 +128,7 @@ def _check_variables(
 def _refuse_nothing(path: str, statics: list[Channel], left_out: dict[str, str]) -> None:
     if statics:
         names = ", ".join(channel.name for channel in statics)
-        raise UserError(
-            f"{path}: no variable has a time axis ({names} have none); name files with frames in data.files"
-        )
+        raise UserError(f"{path}: no variable has a time axis (static: {names}); name files with frames in data.files")
     reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
     raise UserError(f"{path}: no variable can be taken ({reasons or 'the file holds none'})")
 

@@ -35,6 +35,11 @@ def open_message(content: bytes) -> Iterator[int]:
         eccodes.codes_release(handle)
 
 
+def grid_digest(handle: int) -> str:
+    """Digest of the description of a message's grid; the two editions describe one grid differently."""
+    return str(eccodes.codes_get_string(handle, "md5GridSection"))
+
+
 def grid_of(handle: int, where: str) -> Grid:
     """The grid of a message.
 

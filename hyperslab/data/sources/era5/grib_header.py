@@ -11,7 +11,7 @@ from hyperslab.data.clock import Clock
 from hyperslab.data.sources.era5.accumulation import accumulation_line
 from hyperslab.data.sources.era5.formats import damage
 from hyperslab.data.sources.era5.grib_grid import REGULAR, grid_of, open_message, why_no_grid
-from hyperslab.data.sources.era5.grid import Grid
+from hyperslab.data.sources.era5.grid import Grid, is_same
 from hyperslab.data.sources.era5.header import PRESSURE, Contents, Frames, Header, channel_name, check_names
 from hyperslab.data.sources.era5.messages import Message, Parameter, read_messages
 from hyperslab.data.sources.era5.packed import pack
@@ -54,20 +54,21 @@ def read_grib_contents(file: str, path: str, part: str) -> Contents:
     for message in read_messages(file, where):
         fields.setdefault(message.parameter, []).append(message)
     left_out = {parameter.variable: reason for parameter in fields if (reason := _why_no_field(parameter))}
-    taken = {parameter: messages for parameter, messages in fields.items() if not _why_no_field(parameter)}
+    taken = {parameter: held for parameter, held in fields.items() if not _why_no_field(parameter)}
     if not taken:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise UserError(f"{where}: no variable can be taken ({reasons or 'it holds no message'})")
+    grids = _read_grids(file, taken, where)
+    taken = _join_alike(taken, grids)
     names = _names(list(taken), where)
-    grids = {p.grid: _read_grid(file, messages[0], where) for p, messages in reversed(taken.items())}
-    groups: dict[tuple[str, tuple[FrameKey, ...]], list[Parameter]] = {}
+    groups: dict[tuple[int, tuple[FrameKey, ...]], list[Parameter]] = {}
     for parameter, messages in taken.items():
         messages.sort(key=_frame_key)
         _check_once(messages, names[parameter], where)
-        groups.setdefault((parameter.grid, tuple(map(_frame_key, messages))), []).append(parameter)
+        groups.setdefault((id(grids[parameter.grid]), tuple(map(_frame_key, messages))), []).append(parameter)
     headers = [
-        _header(path, part, grids[grid], {names[p]: (p, taken[p]) for p in parameters}, number)
-        for number, ((grid, _), parameters) in enumerate(groups.items())
+        _header(path, part, grids[parameters[0].grid], {names[p]: (p, taken[p]) for p in parameters}, number)
+        for number, parameters in enumerate(groups.values())
     ]
     total = sum(map(len, fields.values()))
     return Contents(path=path, words=f"GRIB ({total} messages)", headers=tuple(headers), left_out=left_out)
@@ -81,11 +82,34 @@ def _why_no_field(parameter: Parameter) -> str:
     return ""
 
 
-def _read_grid(file: str, message: Message, where: str) -> Grid:
+def _read_grids(file: str, fields: dict[Parameter, list[Message]], where: str) -> dict[str, Grid]:
+    """The grid of each description; one object for all descriptions of a grid."""
+    grids: dict[str, Grid] = {}
     with damage(where, "its grid cannot be read"), Path(file).open("rb") as stream:
-        stream.seek(message.offset)
-        with open_message(stream.read(message.length)) as handle:
-            return grid_of(handle, where)
+        for parameter, messages in fields.items():
+            if parameter.grid in grids:
+                continue
+            stream.seek(messages[0].offset)
+            with open_message(stream.read(messages[0].length)) as handle:
+                grid = grid_of(handle, where)
+            grids[parameter.grid] = next((known for known in grids.values() if is_same(known, grid)), grid)
+    return grids
+
+
+def _join_alike(fields: dict[Parameter, list[Message]], grids: dict[str, Grid]) -> dict[Parameter, list[Message]]:
+    """Join what is one field under two names of its level: edition 1 has `t2m` on the surface, edition 2 at 2 m."""
+    alike: dict[tuple[str, str, str, int], list[Parameter]] = {}
+    for parameter in fields:
+        same = (_plain_name(parameter), parameter.step_type, parameter.units, id(grids[parameter.grid]))
+        alike.setdefault(same, []).append(parameter)
+    joined: dict[Parameter, list[Message]] = {}
+    for parameters in alike.values():
+        messages = [message for parameter in parameters for message in fields[parameter]]
+        if len({_frame_key(message) for message in messages}) == len(messages):
+            joined[parameters[0]] = messages
+        else:
+            joined.update({parameter: fields[parameter] for parameter in parameters})
+    return joined
 
 
 def _frame_key(message: Message) -> FrameKey:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperslab.data.frames import Ints
-from hyperslab.data.sources.era5.grib_grid import field_of, grid_of, open_message
+from hyperslab.data.sources.era5.grib_grid import field_of, grid_digest, grid_of, open_message
 from hyperslab.data.sources.era5.grid import Grid
 from hyperslab.data.sources.era5.packed import unpack
 
@@ -30,7 +30,7 @@ class GribReader:
         self._messages = messages
         self._places: dict[str, Ints] = {}
         self._where = where
-        self._grid: Grid | None = None
+        self._grids: dict[str, Grid] = {}
 
     def close(self) -> None:
         """Close the file."""
@@ -57,7 +57,7 @@ class GribReader:
     def _read_message(self, offset: int, length: int, out: npt.NDArray[np.float32]) -> None:
         content = os.pread(self._file.fileno(), length, offset)
         with open_message(content) as handle:
-            if self._grid is None:
-                self._grid = grid_of(handle, self._where)
-            self._grid.turn(field_of(handle), out)
-
+            description = grid_digest(handle)
+            if description not in self._grids:
+                self._grids[description] = grid_of(handle, self._where)
+            self._grids[description].turn(field_of(handle), out)

@@ -99,6 +99,11 @@ def make_grid(latitude: Floats, longitude: Floats, path: str) -> Grid:
     )
 
 
+def is_same(grid: Grid, other: Grid) -> bool:
+    """Whether two grids are one but for the rounding of float32."""
+    return not any(_differs(grid, other, axis) for axis in ("latitude", "longitude"))
+
+
 def check_same(grid: Grid, path: str, first: Grid, first_path: str) -> None:
     """Refuse a second grid.
 
@@ -108,12 +113,17 @@ def check_same(grid: Grid, path: str, first: Grid, first_path: str) -> None:
         When the two differ by more than the rounding of float32.
     """
     for axis in ("latitude", "longitude"):
-        own, other = getattr(grid, axis), getattr(first, axis)
-        if own.shape != other.shape or np.abs(own - other).max() > GRID_TOLERANCE_DEGREES:
+        if _differs(grid, first, axis):
+            own, other = getattr(grid, axis), getattr(first, axis)
             raise UserError(
                 f"{path}: its {axis} ({len(own)} values, {own[0]:g} to {own[-1]:g}) differs from that of "
                 f"{first_path} ({len(other)}, {other[0]:g} to {other[-1]:g}); all files need one grid, regrid them"
             )
+
+
+def _differs(grid: Grid, other: Grid, axis: str) -> bool:
+    own, known = getattr(grid, axis), getattr(other, axis)
+    return own.shape != known.shape or bool(np.abs(own - known).max() > GRID_TOLERANCE_DEGREES)
 
 
 def _stretches(order: Ints) -> Iterable[tuple[slice, slice]]:

@@ -12,6 +12,7 @@ import eccodes
 
 from hyperslab.data.clock import DAY_SECONDS
 from hyperslab.data.sources.era5.formats import damage
+from hyperslab.data.sources.era5.grib_grid import grid_digest
 from hyperslab.data.sources.era5.header import NO_MEMBER
 from hyperslab.errors import UserError
 
@@ -99,9 +100,16 @@ def _read_message(handle: int) -> Message:
         parameter=_parameter(handle),
         time=time,
         initial=initial,
-        member=int(_optional(handle, "number", NO_MEMBER)),
+        member=_member(handle),
         expver=str(_optional(handle, "expver", "")),
     )
+
+
+def _member(handle: int) -> int:
+    """Number of the member; edition 1 gives what is of no ensemble the number 0, of 0 members in all."""
+    number = int(_optional(handle, "number", NO_MEMBER))
+    is_alone = _number(handle, "edition") == 1 and number == 0 and _optional(handle, "totalNumber", 0) == 0
+    return NO_MEMBER if is_alone else number
 
 
 def _parameter(handle: int) -> Parameter:
@@ -117,7 +125,7 @@ def _parameter(handle: int) -> Parameter:
         level=float(_optional(handle, "level", 0)),
         step_type=str(_optional(handle, "stepType", "instant")),
         grid_type=text(handle, "gridType"),
-        grid=text(handle, "md5GridSection"),
+        grid=grid_digest(handle),
         is_spectrum=bool(eccodes.codes_is_defined(handle, "directionNumber")),
     )
 

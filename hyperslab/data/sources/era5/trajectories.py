@@ -128,7 +128,7 @@ def members_of(headers: Sequence[Header]) -> Ints:
         if NO_MEMBER in own:
             names = ", ".join(channel.name for channel in header.channels[:3])
             raise UserError(
-                f"{header.name}: {names} are of no ensemble member, while other files hold members "
+                f"{header.name}: holds {names} of no ensemble member, while other files hold members "
                 f"{known[0]} to {known[-1]}; choose variables of the ensemble in data.variables"
             )
     return np.asarray(known, np.int64)

@@ -13,6 +13,7 @@ from hyperslab.data.sources.index import Axis, Channel, Index, RawFile
 from hyperslab.data.sources.lartpc.events import PIECES_LIMIT, pieces_of, rows_of
 from hyperslab.data.sources.lartpc.hdf5 import dataset, find, holds, open_hdf5
 from hyperslab.data.sources.lartpc.header import LARPIX_CLOCK_US, Header, points_of
+from hyperslab.data.sources.lartpc.heaps import check_heaps
 from hyperslab.data.sources.lartpc.layout import Layout, Quantity, make_layout
 from hyperslab.data.sources.lartpc.points import Column, odd_values, read_points
 from hyperslab.data.sources.lartpc.table import BLOCK_ROWS, CompoundTable
@@ -101,6 +102,7 @@ def _layout(file: h5py.File, hits: CompoundTable, path: str) -> Layout:
 def _selections(file: h5py.File, events: h5py.Dataset, rows: int, path: str) -> tuple[Ints, Ints, Ints]:
     """Event, first row and end of each stretch of hits that the references of the events select."""
     pieces: list[tuple[int, int, int]] = []
+    check_heaps(events, path, 0, len(events), "hit_ref")
     for start in range(0, len(events), BLOCK_ROWS):
         for number, reference in enumerate(events.fields("hit_ref")[start : start + BLOCK_ROWS], start):
             pieces += [(number, begin, end) for begin, end in _stretches(file, reference, rows, path)]

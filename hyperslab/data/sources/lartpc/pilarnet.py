@@ -13,6 +13,7 @@ from hyperslab.data.sources import Block
 from hyperslab.data.sources.index import Axis, Channel, Index, RawFile
 from hyperslab.data.sources.lartpc.hdf5 import dataset, holds, open_hdf5
 from hyperslab.data.sources.lartpc.header import UNKNOWN, Header, points_of
+from hyperslab.data.sources.lartpc.heaps import check_heaps
 from hyperslab.data.sources.lartpc.points import whole_numbers
 from hyperslab.errors import UserError
 
@@ -47,6 +48,7 @@ class PilarNet:
         """Events, and their points as the clusters count them; no point is read."""
         with open_hdf5(path) as file:
             point, cluster = _open(file, path)
+            check_heaps(cluster, path, 0, len(cluster))
             width = _cluster_width(point, cluster, path)
             points = [
                 int(_sizes(row, width, path, event).sum())
@@ -85,6 +87,8 @@ class PilarNet:
         rows, truth = [np.empty((0, POINT_WIDTH), np.float32)], [np.empty((0, len(labels)), np.int64)]
         with open_hdf5(file.path) as content:
             point, cluster = _open(content, file.path)
+            check_heaps(cluster, file.path, first, last)
+            check_heaps(point, file.path, first, last)
             for event, count in enumerate(points_of(file, index, first, last), first):
                 values, clusters = point[event], cluster[event]
                 if values.size != count * POINT_WIDTH:
@@ -110,6 +114,7 @@ class PilarNet:
         lost = below = 0
         with open_hdf5(header.path) as file:
             point, _ = _open(file, header.path)
+            check_heaps(point, header.path, 0, len(point))
             for event in range(len(point)):
                 values = point[event]
                 values = values[: values.size // POINT_WIDTH * POINT_WIDTH].reshape(-1, POINT_WIDTH)
@@ -137,9 +142,11 @@ def _open(file: h5py.File, path: str) -> tuple[h5py.Dataset, h5py.Dataset]:
 def _cluster_width(point: h5py.Dataset, cluster: h5py.Dataset, path: str) -> int:
     """Columns of a cluster: those with which the clusters' points add up in the first event that has any."""
     for event in range(len(cluster)):
-        row, values = cluster[event], point[event]
+        row = cluster[event]
         if not row.size:
             continue
+        check_heaps(point, path, event, event + 1)
+        values = point[event]
         for width in (5, 6):
             if row.size % width == 0 and row[::width].sum() * POINT_WIDTH == values.size:
                 return width

@@ -52,9 +52,10 @@ def write_grib(path: Path, *messages: dict[str, Any], sample: str = "regular_ll_
                 "iDirectionIncrementInDegrees": 20,
                 "jDirectionIncrementInDegrees": 20,
             }
-            for key, value in {**grid, **keys}.items():
+            # The level goes last: setting its type sets a level too.
+            for key in sorted({**grid, **keys}, key=lambda key: key in ("level", "number")):
                 if key not in ("values", "sample"):
-                    eccodes.codes_set(handle, key, value)
+                    eccodes.codes_set(handle, key, {**grid, **keys}[key])
             if np.isnan(values).any():
                 eccodes.codes_set(handle, "bitmapPresent", 1)
                 eccodes.codes_set(handle, "missingValue", -999.0)

@@ -28,7 +28,7 @@ def test_a_field_without_time_is_static(tmp_path: Path) -> None:
 
 def test_a_file_of_fields_without_time_is_static(tmp_path: Path) -> None:
     frames = write_netcdf(tmp_path / "t2m.nc", frames=5, variables=["t2m"])
-    fixed = write(tmp_path / "fixed.nc", with_mask()[["lsm"]].drop_vars("time"))
+    fixed = write(tmp_path / "fixed.nc", with_mask()[["lsm"]])
     index = scan([frames, fixed])
     np.testing.assert_array_equal(Era5().read_statics(index), np.arange(12).reshape(1, 3, 4))
 
@@ -40,7 +40,7 @@ def test_a_single_time_beside_a_longer_record_is_static_and_that_is_said(tmp_pat
     index = scan([frames, write(tmp_path / "fixed.nc", fixed)])
     assert [channel.name for channel in index.statics] == ["z", "lsm"]
     assert len(index.time) == 5
-    assert "lsm, z with a single time: kept as fields without time" in index.oddities
+    assert "z, lsm with a single time: kept as fields without time" in index.oddities
     np.testing.assert_array_equal(Era5().read_statics(index), np.stack([fixed["z"][0], fixed["lsm"][0]]))
 
 
@@ -95,9 +95,9 @@ def test_a_field_with_many_frames_is_no_static_one(tmp_path: Path) -> None:
 
 
 def test_static_fields_alone_are_no_record(tmp_path: Path) -> None:
-    path = write(tmp_path / "raw.nc", with_mask()[["lsm"]].drop_vars("time"))
+    path = write(tmp_path / "raw.nc", with_mask()[["lsm"]])
     with pytest.raises(
-        UserError, match=r"raw\.nc: no variable has a time axis \(lsm have none\); name files with frames"
+        UserError, match=r"raw\.nc: no variable has a time axis \(static: lsm\); name files with frames"
     ):
         scan([path])
 
@@ -118,7 +118,7 @@ def test_a_static_field_in_every_file_is_taken_once(tmp_path: Path) -> None:
 
 def test_one_field_with_time_here_and_without_there_is_refused(tmp_path: Path) -> None:
     timed = write_netcdf(tmp_path / "timed.nc", variables=["lsm"], frames=3)
-    fixed = write(tmp_path / "fixed.nc", with_mask()[["lsm"]].drop_vars("time"))
+    fixed = write(tmp_path / "fixed.nc", with_mask()[["lsm"]])
     with pytest.raises(UserError, match=r"fixed\.nc and .*timed\.nc: one holds lsm with time, the other without"):
         scan([timed, fixed])
 

@@ -76,7 +76,7 @@ def test_fields_without_members_beside_an_ensemble_are_refused(tmp_path: Path) -
     ensemble = write(tmp_path / "ensemble.nc", make_ensemble([0, 1]))
     single = write_netcdf(tmp_path / "single.nc", variables=["msl"], frames=3)
     with pytest.raises(
-        UserError, match=r"single\.nc: msl are of no ensemble member, .* members 0 to 1; choose variables"
+        UserError, match=r"single\.nc: holds msl of no ensemble member, .* members 0 to 1; choose variables"
     ):
         scan([ensemble, single])
     assert scan([ensemble, single], variables=["msl"]).segment_labels == {}
