@@ -1,11 +1,14 @@
 """How fast an archive is staged, beside its peers and its floor, and how cost and memory grow with its size.
 
-Every figure is the wall time of a whole command, from a shell's point of view: `hyperslab stage`, a script of plain
-`xarray.open_mfdataset(...).to_zarr(...)` into shards of the same size, and `anemoi-datasets create` in an environment of
-its own. The floor is the slower of two things done alone by as many processes as staging has: decoding the raw files
+Every figure is the wall time of a whole command, as the shell sees it: `hyperslab stage`, a script of plain
+`xarray.open_mfdataset(...).to_zarr(...)` into shards of the same size, and `anemoi-datasets create` in an environment
+of its own. The floor is the slower of two things done alone by as many processes as staging has: decoding the raw files
 with netCDF4, and compressing the same values with Blosc and writing them to the disk.
 
     python benchmarks/staging.py [--size 2GB] [--pairs 3] [--anemoi VENV] [--growth 1GB 8GB] [--folder DIR]
+
+Sizes are those of the netCDF files; deflated as they are, they hold about 2.3 times as many bytes of float32 values.
+Archives that lie in `--folder` from an earlier run are taken again.
 
 `--anemoi` names a virtual environment that holds anemoi-datasets (it pins zarr 2): `python3.11 -m venv VENV &&
 VENV/bin/pip install 'anemoi-datasets[create]==0.5.47'`.
@@ -30,8 +33,9 @@ import numpy as np
 import psutil
 import xarray as xr
 
-from hyperslab.data.sources.synthetic.archive import Order, parse_size
+from hyperslab.data.sources.synthetic.archive import Order
 from hyperslab.data.sources.synthetic.era5 import write
+from hyperslab.workflows.archives import parse_size
 
 WORKERS = 2
 SHARD_MEBIBYTES = 64
@@ -54,23 +58,28 @@ dataset.chunk(chunks).drop_encoding().to_zarr(target, encoding=encoding, zarr_fo
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="2GB", help="bytes of values of the archive")
+    parser.add_argument("--size", default="2GB", help="bytes of the netCDF files")
     parser.add_argument("--pairs", type=int, default=3, help="rounds in which each is measured once")
     parser.add_argument("--anemoi", type=Path, help="environment that holds anemoi-datasets")
     parser.add_argument("--growth", nargs="*", default=[], help="further sizes, staged once each")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--folder", type=Path, help="where the archives stay; nowhere where absent")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
-        compare(Path(folder), parse_size(chosen.size), chosen.pairs, chosen.anemoi)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = chosen.folder or Path(temporary)
+        compare(folder, parse_size(chosen.size, "--size"), chosen.pairs, chosen.anemoi)
         if chosen.growth:
-            grow(Path(folder), [parse_size(size) for size in chosen.growth], chosen.pairs)
+            grow(folder, [parse_size(size, "--growth") for size in chosen.growth], chosen.pairs)
 
 
 def make_archive(folder: Path, size_bytes: int) -> tuple[list[Path], int]:
     """Monthly netCDF files of about so many bytes; the files, and the bytes of their values in float32."""
-    folder.mkdir(parents=True)
-    order = Order(out=folder, size_bytes=size_bytes, seed=0, form="cds", workers=WORKERS, grid_degrees=1.0)
-    files = [path for path in write(order) if "static" not in path.name]
+    if not folder.exists():
+        draft = folder.with_suffix(".draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        write(Order(out=draft, size_bytes=size_bytes, seed=0, form="cds", workers=WORKERS, grid_degrees=1.0))
+        draft.rename(folder)
+    files = sorted(folder.glob("era5_pl_*.nc"))
     total = 0
     for path in files:
         with xr.open_dataset(path) as dataset:
@@ -80,7 +89,7 @@ def make_archive(folder: Path, size_bytes: int) -> tuple[list[Path], int]:
 
 def compare(folder: Path, size_bytes: int, pairs: int, anemoi: Path | None) -> None:
     """Print the table of throughputs."""
-    files, total = make_archive(folder / "raw", size_bytes)
+    files, total = make_archive(folder / f"raw-{size_bytes}", size_bytes)
     disk = sum(path.stat().st_size for path in files)
     global _held
     _held = (files[0], [np.ascontiguousarray(frame) for block in _values(files[0]) for frame in block])

@@ -17,6 +17,7 @@ from hyperslab.data.frames import find_segments
 from hyperslab.data.recipe import Recipe
 from hyperslab.data.sources import source_of
 from hyperslab.data.sources.index import Axis, Channel, Index
+from hyperslab.data.splits import Splits
 from hyperslab.data.store import shard_path
 
 # No deadline: the machine is shared. Derandomised: a run that failed fails again.
@@ -89,7 +90,7 @@ def make_store_recipe(
     """The recipe of a store of these files, cut as asked to the frame."""
     settings = DataSettings(files=[str(file) for file in files])
     index = source_of("era5").scan([str(file) for file in files], settings)
-    ranges = {name: (bounds,) for name, bounds in splits.items()}
+    ranges: Splits = {name: (bounds,) for name, bounds in splits.items()}
     return Recipe(
         index=index,
         shard_length=shard_length,

@@ -28,6 +28,7 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 
 import hyperslab
+from hyperslab.data.fetch.plan import load_request
 from hyperslab.site_configs.loader import load_site
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows import cli
@@ -58,7 +59,7 @@ NOT_RUN = {
 }
 """Lines of shell that the tests leave out, and why; every one stands in a page."""
 
-TOO_LONG = {"run", "resume", "demo", "ui"}
+TOO_LONG = {"run", "stage", "resume", "fetch", "demo", "ui"}
 """Commands that are parsed but not run; a dry run is run."""
 
 WORDS: dict[Any, str] = {
@@ -90,7 +91,7 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    fence = re.compile(r'^```(\S+)(?: title="(.+)")?\n(.*?)^```$', flags=re.MULTILINE | re.DOTALL)
+    fence = re.compile(r'^```(\S+)(?: title="([^"\n]+)")?\n(.*?)^```$', flags=re.MULTILINE | re.DOTALL)
     found = []
     for match in fence.finditer(text):
         language, title, body = match.groups(default="")
@@ -181,8 +182,11 @@ def check_yaml(block: Block) -> None:
     """Load a campaign or a site; with a title it stays, for the commands below it."""
     path = Path(block.title or "untitled.yaml")
     path.write_text(block.text, encoding="utf-8")
-    if "data" in yaml.safe_load(block.text):
+    keys = yaml.safe_load(block.text)
+    if "data" in keys:
         load_campaign(path, [])
+    elif "archive" in keys:
+        load_request(path)
     else:
         load_site(str(path))
 
@@ -208,7 +212,15 @@ def test_the_blocks_of_a_page_run(page: Path, request: pytest.FixtureRequest) ->
 def test_every_command_that_stands_in_a_sentence_is_known_to_the_command_line() -> None:
     found = [words for page in PAGES for words in re.findall(r"`hyperslab ([a-z][^`]*)`", page.read_text())]
     assert len(found) > 10
-    needed = {"run": ["campaign.yaml"], "inspect": ["raw.nc"], "verify": ["store"], "resume": ["dir"], "logs": ["dir"]}
+    needed = {
+        "run": ["campaign.yaml"],
+        "stage": ["campaign.yaml"],
+        "inspect": ["raw.nc"],
+        "verify": ["store"],
+        "repair": ["dir"],
+        "resume": ["dir"],
+        "logs": ["dir"],
+    }
     for words in found:
         command, *rest = shlex.split(words)
         # In a sentence a command may stand without its file or directory.
@@ -274,8 +286,8 @@ def rows(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         if below is not None:
             yield from rows(below, f"{prefix}{name}.")
         else:
-            default = default_words(model, name, field)
-            yield f"| `{prefix}{name}` | {value_words(field)} | {default} | {' '.join((field.description or '').split())} |"
+            default, meaning = default_words(model, name, field), " ".join((field.description or "").split())
+            yield f"| `{prefix}{name}` | {value_words(field)} | {default} | {meaning} |"
 
 
 @pytest.mark.parametrize(("page", "model"), [("campaign.md", Campaign), ("sites.md", Site)])

@@ -43,8 +43,8 @@ class Tally:
         self._add(values, self._training[start : start + len(values)])
         # A frame counts as valid when no channel of it is missing altogether.
         if self._missing.sum() > before:
-            there: Bools = np.isfinite(values.reshape(*values.shape[:2], -1)).any(axis=2)
-            self._valid += [bool(frame.all()) for frame in there]
+            there = np.isfinite(values.reshape(*values.shape[:2], -1)).any(axis=2)
+            self._valid += [bool(np.all(frame)) for frame in np.asarray(there)]
         else:
             self._valid += [True] * len(values)
         for lead in self._differences:

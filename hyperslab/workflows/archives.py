@@ -1,19 +1,16 @@
-"""Commands that make raw files: `hyperslab simulate` and `hyperslab fetch`."""
+"""Commands about raw files: `hyperslab inspect`, `simulate` and `fetch`."""
 
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from hyperslab.errors import UserError
+from hyperslab.workflows.options import console
 
 if TYPE_CHECKING:
     from hyperslab.data.fetch.plan import Item
-
-app = typer.Typer()
-console = Console(highlight=False, soft_wrap=True)
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
@@ -21,7 +18,29 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 Output = Annotated[Path, typer.Argument(metavar="OUT", help="Directory for the files.")]
 
 
-@app.command()
+def inspect(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Raw files.")],
+    source: Annotated[str, typer.Option("--source", help="Kind of archive.")] = "era5",
+) -> None:
+    """Say what raw files are, what would be taken from them, and what is odd in them."""
+    from hyperslab.data.sources import source_of
+
+    mistakes = []
+    for path in files:
+        try:
+            found = source_of(source).describe(path if "://" in path else str(Path(path).absolute()))
+        except UserError as error:
+            mistakes.append(str(error))
+            continue
+        console.print(f"[bold]{found.path}[/bold]: {found.kind}", soft_wrap=True)
+        for line in found.taken:
+            _print(f"  {line}")
+        for line in found.oddities:
+            _print(f"  odd: {line}", style="yellow")
+    if mistakes:
+        raise UserError("\nhyperslab: ".join(mistakes))
+
+
 def simulate(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of archive: era5, lartpc or fmri.")],
     out: Output,
@@ -57,11 +76,12 @@ def simulate(
     files = write(kind, order)
     total = sum(path.stat().st_size for path in order.out.rglob("*") if path.is_file())
     console.print(
-        f"{order.out}: {len(files)} raw file(s), {total:,} bytes in all: {FORMS[kind][order.form]}", markup=False
+        f"{order.out}: {len(files)} raw file(s), {total:,} bytes in all: {FORMS[kind][order.form]}",
+        markup=False,
+        soft_wrap=True,
     )
 
 
-@app.command()
 def fetch(
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="The YAML file that says what to fetch.")],
     out: Output,
@@ -86,11 +106,11 @@ def fetch(
             _print_item(item, "" if item in found.missing else " (is there)")
         exact = all(item.size_bytes is not None for item in found.missing)
         total = _bytes(found.missing_bytes if exact else None, found.missing_bytes)
-        console.print(f"{len(found.missing)} of {len(found.items)} file(s) to fetch, {total}", markup=False)
+        _print(f"{len(found.missing)} of {len(found.items)} file(s) to fetch, {total}")
     else:
         found = run.fetch(archive_of(wanted), folder, jobs=jobs, rate=Rate(per_second), progress=_print_item)
         there = len(found.items) - len(found.missing)
-        console.print(f"{folder}: fetched {len(found.missing)} file(s); {there} were there already", markup=False)
+        _print(f"{folder}: fetched {len(found.missing)} file(s); {there} were there already")
 
 
 def parse_size(text: str, option: str) -> int:
@@ -116,17 +136,21 @@ def _verify(folder: Path) -> None:
 
     count, problems = verify(folder)
     for problem in problems:
-        console.print(problem, markup=False)
+        _print(problem)
     if problems:
         raise UserError(f"{folder}: {len(problems)} of {count} file(s) are not what was fetched")
-    console.print(f"{folder}: sound; {count} file(s)", markup=False)
+    _print(f"{folder}: sound; {count} file(s)")
 
 
 def _print_item(item: "Item", note: str = "") -> None:
-    console.print(f"{item.name}  {_bytes(item.size_bytes, item.estimate_bytes)}{note}", markup=False)
+    _print(f"{item.name}  {_bytes(item.size_bytes, item.estimate_bytes)}{note}")
 
 
 def _bytes(known: int | None, estimate: int | None) -> str:
     if known is not None:
         return f"{known:,} bytes"
     return "of unknown size" if estimate is None else f"about {estimate:,} bytes"
+
+
+def _print(text: str, style: str | None = None) -> None:
+    console.print(text, style=style, markup=False, soft_wrap=True)

@@ -4,21 +4,27 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import hyperslab
 from hyperslab.errors import CampaignFailed, Stopped, UserError, disk_error, exit_code
 from hyperslab.site_configs.loader import load_site
+from hyperslab.workflows import archives, stores
 from hyperslab.workflows.campaign import Campaign, CampaignDir, load_campaign
-
-if TYPE_CHECKING:
-    from hyperslab.workflows.run import Driver
+from hyperslab.workflows.options import (
+    Assignments,
+    CampaignFile,
+    Directory,
+    NewDirectory,
+    OptionalDirectory,
+    SiteName,
+    console,
+    print_pairs,
+)
 
 app = typer.Typer(
     help="Pretrain space-time foundation models: from raw files to a browsable experiment with one command.",
@@ -27,21 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-console = Console(highlight=False)
-if not console.is_terminal:
-    console.width = 120  # a file or a pipe has no width of its own, and 80 columns break the table
-
 FAILED = 1
 INTERRUPTED = 130
-
-CampaignFile = Annotated[Path, typer.Argument(metavar="CAMPAIGN", help="The campaign's YAML file.")]
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A campaign's directory.")]
-OptionalDirectory = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help="A campaign's directory, or one that holds several.")
-]
-SiteName = Annotated[str, typer.Option("--site", help="Name of a site, or the path of its YAML file.")]
-Assignments = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Lay a setting over the file's.")]
-NewDirectory = Annotated[Path | None, typer.Option("--dir", help="Where to put it; campaigns/NAME where absent.")]
 
 
 def main() -> int:
@@ -101,19 +94,13 @@ def _run(campaign: Campaign, site_name: str, directory: CampaignDir, *, dry_run:
     site = load_site(site_name)
     plan = make_plan(campaign, site)
     if dry_run:
-        _print_pairs(describe(campaign, plan, site))
+        print_pairs(describe(campaign, plan, site))
         for step in ("pretrain", "evaluate"):
             console.print(f"[bold]batch script of {step}[/bold]:")
             console.print(script_of(directory, site, step, 1), markup=False, soft_wrap=True)
         return
     start(campaign, site, plan.recipe, directory)
     _drive(directory)
-
-
-def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    for title, text in pairs:
-        console.print(f"[bold]{title}[/bold]: ", end="")
-        console.print(text, markup=False, soft_wrap=True)
 
 
 def _drive(directory: CampaignDir) -> None:
@@ -127,60 +114,6 @@ def _drive(directory: CampaignDir) -> None:
     console.print(skill_table(read_json(directory.evaluation / "skill.json")))
     console.print(f"plots: {directory.report}", soft_wrap=True)
     console.print(f"browse it: hyperslab ui {directory.path}", soft_wrap=True)
-
-
-@app.command()
-def stage(
-    target: Annotated[Path, typer.Argument(metavar="CAMPAIGN|DIR", help="A campaign's YAML file, or its directory.")],
-    site: SiteName = "local",
-    assignments: Assignments = [],  # noqa: B006
-    directory: NewDirectory = None,
-    append: Annotated[bool, typer.Option("--append", help="Add files that came later, without a rewrite.")] = False,
-    files: Annotated[
-        list[str], typer.Option("--files", metavar="PATTERN", help="What to append; data.files where absent.")
-    ] = [],  # noqa: B006
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-) -> None:
-    """Stage raw files into a verified store, and stop there."""
-    from hyperslab.data.sources.paths import absolute
-    from hyperslab.workflows.run import start
-    from hyperslab.workflows.steps.plan import describe_store, plan_store
-
-    if target.is_dir():
-        found = CampaignDir(target.absolute())
-        if append:
-            patterns = [absolute(pattern, Path.cwd()) for pattern in files]
-            _stage(found, lambda driver: driver.append(patterns))
-        else:
-            _stage(found)
-        return
-    if append:
-        raise UserError(f"{target}: --append adds to a store that is there: give the campaign's directory")
-    campaign, machine = load_campaign(target, assignments), load_site(site)
-    recipe = plan_store(campaign, machine)
-    if dry_run:
-        _print_pairs(describe_store(recipe))
-        return
-    found = CampaignDir((directory or Path("campaigns") / campaign.name).absolute())
-    start(campaign, machine, recipe, found)
-    _stage(found)
-
-
-def _stage(directory: CampaignDir, prepare: "Callable[[Driver], None] | None" = None) -> None:
-    from hyperslab.data.store import open_store
-    from hyperslab.workflows.progress import watching
-    from hyperslab.workflows.run import drive
-
-    with watching(directory, directory.read(), console) as watch:
-        drive(directory, watch, until="stage", prepare=prepare)
-    store = open_store(directory.store)
-    console.print(f"{store.path}: staged; digest {store.digest}, {len(store.time)} frames", soft_wrap=True)
-
-
-@app.command()
-def repair(directory: Directory) -> None:
-    """Stage again what is damaged in a finished store, and nothing else."""
-    _stage(CampaignDir(directory.absolute()), lambda driver: driver.repair())
 
 
 @app.command()
@@ -238,53 +171,6 @@ def logs(
         if not follow:
             return
         time.sleep(0.5)
-
-
-@app.command()
-def verify(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="A staged store, or a campaign's directory.")],
-) -> None:
-    """Reread every file of a store and compare it with the manifest."""
-    from hyperslab.data.store import open_store
-    from hyperslab.data.verify import verify as verify_store
-
-    path = store.absolute()
-    if CampaignDir(path).journal.exists():
-        path = CampaignDir(path).store
-    problems = list(verify_store(path))
-    for problem in problems:
-        console.print(problem, markup=False, soft_wrap=True)
-    if problems:
-        raise UserError(
-            f"{path}: {len(problems)} thing(s) are not as they were staged; "
-            "mend the store with `hyperslab repair`, or restore it from a copy"
-        )
-    opened = open_store(path)
-    console.print(f"{path}: sound; digest {opened.digest}, {len(opened.time)} frames", soft_wrap=True)
-
-
-@app.command()
-def inspect(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Raw files.")],
-    source: Annotated[str, typer.Option("--source", help="Kind of archive.")] = "era5",
-) -> None:
-    """Say what raw files are, what would be taken from them, and what is odd in them."""
-    from hyperslab.data.sources import source_of
-
-    mistakes = []
-    for path in files:
-        try:
-            found = source_of(source).describe(path if "://" in path else str(Path(path).absolute()))
-        except UserError as error:
-            mistakes.append(str(error))
-            continue
-        console.print(f"[bold]{found.path}[/bold]: {found.kind}", soft_wrap=True)
-        for line in found.taken:
-            console.print(f"  {line}", markup=False, soft_wrap=True)
-        for line in found.oddities:
-            console.print(f"  odd: {line}", style="yellow", markup=False, soft_wrap=True)
-    if mistakes:
-        raise UserError("\nhyperslab: ".join(mistakes))
 
 
 @app.command()
@@ -375,6 +261,11 @@ def version() -> None:
     """Print the version."""
     console.print(hyperslab.__version__)
 
+
+for command in (
+    stores.stage, stores.verify, stores.repair, archives.inspect, archives.simulate, archives.fetch,
+):  # fmt: skip
+    app.command()(command)
 
 if __name__ == "__main__":
     sys.exit(main())

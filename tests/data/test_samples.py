@@ -1,4 +1,4 @@
-"""Every real sample file, alone, through the whole of staging: a verified store of what its source reads, or one line."""
+"""Every real sample file, alone, through all of staging: a verified store of what its source reads, or one line."""
 
 import csv
 import os

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from hyperslab.data.loader import Sampling
 from hyperslab.data.clock import Clock
+from hyperslab.data.loader import Sampling
 from hyperslab.data.store import Store
 from hyperslab.model.config import ModelSettings
 from hyperslab.model.transformer import Frame, SpaceTimeTransformer

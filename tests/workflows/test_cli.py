@@ -58,7 +58,11 @@ def test_a_pattern_without_match_is_named(call: Cli, campaign_file: Path, tmp_pa
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", r"is empty \(0 bytes\)"), (b"just text", "is not netCDF"), (b"GRIB....", "its GRIB messages cannot be read")],
+    [
+        (b"", r"is empty \(0 bytes\)"),
+        (b"just text", "is not netCDF"),
+        (b"GRIB....", "its GRIB messages cannot be read"),
+    ],
 )
 def test_a_file_that_is_not_netcdf_is_named(
     content: bytes, words: str, call: Cli, campaign_file: Path, tmp_path: Path
@@ -245,7 +249,7 @@ def test_inspect_says_what_is_taken_and_what_is_odd(call: Cli, tmp_path: Path) -
     gap.to_netcdf(raw)
     code, out, _ = call("inspect", raw)
     assert code == 0
-    for words in ("every 6 h, in 2 segment", "channel t2m: 2 metre temperature [K]", "8 x 12", "static mask"):
+    for words in ("every 6 h, in 2 segment", "channel t2m: 2 metre temperature [K]", "8 x 12", "static field mask"):
         assert words in out
     for words in ("1 gap(s)", "latitude ascends", "mask without a unit"):
         assert words in out

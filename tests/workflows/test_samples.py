@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from hyperslab.data.store import open_store, verify
+from hyperslab.data.store import open_store
+from hyperslab.data.verify import verify
 from tests.workflows import harness
 
 pytestmark = pytest.mark.shared

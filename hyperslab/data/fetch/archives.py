@@ -22,7 +22,7 @@ from hyperslab.data.fetch.plan import (
     shown,
     url_name,
 )
-from hyperslab.errors import UserError
+from hyperslab.errors import Stopped, UserError
 
 
 class Archive(Protocol):
@@ -147,7 +147,7 @@ class Cds:
             ) from None
         try:
             url, md5, request_id = self._made(item, downloads)
-        except UserError:
+        except (UserError, Stopped):
             raise
         except Exception as error:
             # The client passes on whatever its own libraries raise; their words may hold the key.
@@ -173,6 +173,12 @@ class Cds:
             remote = client.client.submit(item.details["dataset"], item.details["request"])
             facts = {"validator": "", "size_bytes": None, "md5": "", "request_id": remote.request_id}
             downloads.manifest.record(item.name, "begun", origin=item.origin, **facts)
+        wait = 1.0
+        while not remote.results_ready:
+            # The client's own waiting, which may take hours, would not hear that a person has stopped the fetch.
+            if downloads.stop.wait(wait):
+                raise Stopped("the fetch was stopped; the same command goes on with it")
+            wait = min(1.5 * wait, self._options["sleep_max"])
         results = remote.get_results()
         md5 = str(results.asset.get("file:checksum", ""))
         return results.location, md5 if len(md5) == 32 else "", remote.request_id

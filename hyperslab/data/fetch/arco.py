@@ -160,6 +160,7 @@ def _header(file: Any, month: xr.DataArray) -> Any:
         file.createDimension(dim, len(values))
         if dim == "time":
             values = values.astype("datetime64[s]").astype(np.int64)
+        values = values.astype(values.dtype.newbyteorder("="))
         coordinate = file.createVariable(dim, values.dtype, (dim,))
         coordinate[:] = values
         coordinate.setncatts(_attributes(month[dim]))

@@ -73,7 +73,8 @@ class Downloads:
         try:
             return _remote(response)
         finally:
-            response.release_conn() if response.status == 206 else response.close()
+            # A connection whose content is left unread cannot serve another request.
+            response.drain_conn() if response.status == 206 else response.close()
 
     def get(self, item: Item, url: str, *, md5: str = "") -> None:
         """Fetch a file to its place, going on with what is there of it, and record it.

@@ -18,7 +18,7 @@ from hyperslab.data.fetch.manifest import NAME, opened
 from hyperslab.data.fetch.plan import CdsRequest, OpenneuroRequest, UrlsRequest
 from hyperslab.data.fetch.rate import Rate
 from hyperslab.data.fetch.run import fetch
-from hyperslab.errors import UserError
+from hyperslab.errors import Stopped, UserError
 from tests.data.fetch.servers import Site
 
 KEY = "12345678-aaaa-bbbb-cccc-0123456789ab"
@@ -314,6 +314,17 @@ def test_the_key_is_told_to_nobody(
     warned = " ".join(str(warning.message) for warning in recwarn)
     for text in (message, caplog.text, printed.out, printed.err, warned, (tmp_path / "out" / NAME).read_text()):
         assert KEY not in text
+
+
+def test_a_stop_is_heard_while_the_store_is_at_work(store: Store, downloads: Downloads) -> None:
+    store.polls = 10**6
+    archive = cds()
+    downloads.stop.set()
+    with pytest.raises(Stopped):
+        archive.get(archive.plan(downloads)[0], downloads)
+    begun = downloads.manifest.begun(NAME_OF_FILE)
+    assert begun is not None
+    assert begun["request_id"] == "job-1"
 
 
 def test_a_request_that_the_store_rejects_is_said_with_its_words(store: Store, downloads: Downloads) -> None:

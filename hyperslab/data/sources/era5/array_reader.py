@@ -10,9 +10,10 @@ import xarray as xr
 
 from hyperslab.data.sources.era5.axes import EXPVER
 from hyperslab.data.sources.era5.decode import Decoder, decoder_of
+from hyperslab.data.sources.era5.deflated import DeflatedFile
 from hyperslab.data.sources.era5.expver import is_stacked, reading_order
 from hyperslab.data.sources.era5.layout import Field, find_layout
-from hyperslab.data.sources.era5.slabs import SLAB_BYTES, Places, chunk_length, read_slab, slabs
+from hyperslab.data.sources.era5.slabs import SLAB_BYTES, Places, chunk_length, read_slab, slabs, whole_slab
 
 Floats = npt.NDArray[np.float32]
 
@@ -27,12 +28,28 @@ class ArrayReader:
     ----------
     dataset
         As `open_raw` gives it.
+    path
+        Name of the file in messages to a person.
+    slab_bytes
+        Most that is read at once, as it is stored.
+    deflated
+        The same file, for the variables that can be inflated past the netCDF library.
     """
 
-    def __init__(self, dataset: xr.Dataset, path: str) -> None:
+    def __init__(
+        self, dataset: xr.Dataset, path: str, slab_bytes: int = SLAB_BYTES, deflated: DeflatedFile | None = None
+    ) -> None:
         self._dataset = dataset
+        self._deflated = deflated
+        self._slab_bytes = slab_bytes
         self._layout = find_layout(dataset, path)
         self._decoders: dict[str, Decoder] = {}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._dataset.close()
+        if self._deflated is not None:
+            self._deflated.close()
 
     def read(self, channels: dict[str, int], position: int, count: int, block: Floats) -> None:
         """Read frames `[position, position + count)` of the file into a block.
@@ -56,8 +73,9 @@ class ArrayReader:
     ) -> None:
         variable = self._dataset.variables[name]
         frame_dims, level_dim = fields[0][0].frame_dims, fields[0][0].level_dim
-        for first, length, places in slabs(variable, frame_dims, position, count):
-            for run in _level_runs(variable, fields, self._layout.grid.shape):
+        plane_bytes = variable.dtype.itemsize * math.prod(self._layout.grid.shape)
+        for first, length, places in slabs(variable, frame_dims, position, count, self._slab_bytes):
+            for run in _level_runs(variable, fields, self._slab_bytes // plane_bytes):
                 lowest = run[0][0].level
                 if level_dim is not None:
                     places = {**places, level_dim: slice(lowest, run[-1][0].level + 1)}
@@ -78,15 +96,27 @@ class ArrayReader:
             raw = self._merge_versions(name, places, dims)
             decoder = decoder_of(raw.dtype, {})
         else:
-            raw = read_slab(variable, places, dims)
+            raw = self._stored(name, places, dims)
         raw = raw if frame_dims else raw[None]
         return raw if level_dim else raw[:, None], decoder
+
+    def _stored(self, name: str, places: Places, dims: tuple[str, ...]) -> npt.NDArray[Any]:
+        """A slab as it is stored, with these dimensions in this order."""
+        variable = self._dataset.variables[name]
+        raw = None
+        if self._deflated is not None:
+            raw = self._deflated.read(name, whole_slab(variable, places, dims))
+        if raw is None:
+            return read_slab(variable, places, dims)
+        return (
+            xr.Variable(variable.dims, raw).isel({d: 0 for d in variable.dims if d not in dims}).transpose(*dims).values
+        )
 
     def _merge_versions(self, name: str, places: Places, dims: tuple[str, ...]) -> Floats:
         """Decoded values, each field from the first version that has data, the final one before the preliminary."""
         merged: Floats | None = None
         for place in reading_order(self._dataset):
-            raw = read_slab(self._dataset.variables[name], {**places, EXPVER: place}, dims)
+            raw = self._stored(name, {**places, EXPVER: place}, dims)
             values = np.empty(raw.shape, np.float32)
             self._decoder(name)(raw, values)
             if merged is None:
@@ -109,17 +139,14 @@ def _batches(length: int, raw: npt.NDArray[Any]) -> Iterator[slice]:
     return (slice(first, min(first + size, length)) for first in range(0, length, size))
 
 
-def _level_runs(
-    variable: xr.Variable, fields: list[tuple[Field, int]], shape: tuple[int, int]
-) -> list[list[tuple[Field, int]]]:
-    """Levels that are read at once: neighbours, or all of them where a chunk of the file holds several."""
+def _level_runs(variable: xr.Variable, fields: list[tuple[Field, int]], most: int) -> list[list[tuple[Field, int]]]:
+    """Levels that are read at once: a few neighbours, or all of them where a chunk of the file holds several."""
     level_dim = fields[0][0].level_dim
     ordered = sorted(fields, key=lambda item: item[0].level)
     if level_dim is None:
         return [ordered]
     if chunk_length(variable, level_dim) > 1:
         return [ordered]
-    most = SLAB_BYTES // (variable.dtype.itemsize * math.prod(shape))
     runs: list[list[tuple[Field, int]]] = []
     for item in ordered:
         if runs and runs[-1][-1][0].level == item[0].level - 1 and len(runs[-1]) < most:

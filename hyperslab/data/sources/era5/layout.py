@@ -1,5 +1,6 @@
 """Which fields a netCDF file or a Zarr store holds, and where in it each one lies."""
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import xarray as xr
@@ -46,6 +47,7 @@ def find_layout(dataset: xr.Dataset, path: str) -> Layout:
     """
     axes = find_axes(dataset, path)
     grid = make_grid(coordinate(dataset, axes.latitude, path), coordinate(dataset, axes.longitude, path), path)
+    levels = {dim: _levels(dataset, dim, path) for dim in axes.levels}
     fields: list[Field] = []
     left_out: dict[str, str] = {}
     known = {axes.time, axes.step, axes.member, axes.latitude, axes.longitude, EXPVER, VALID_TIME, *axes.levels}
@@ -56,7 +58,7 @@ def find_layout(dataset: xr.Dataset, path: str) -> Layout:
         if reason:
             left_out[str(name)] = reason
         else:
-            fields += _fields_of(str(name), variable, dataset, axes, path)
+            fields += _fields_of(str(name), variable, axes, levels, _is_timeless(dataset, axes, variable.dims))
     check_names([field.channel for field in fields], path)
     return Layout(axes=axes, grid=grid, fields={field.channel.name: field for field in fields}, left_out=left_out)
 
@@ -76,25 +78,30 @@ def _why_no_field(dataset: xr.Dataset, variable: xr.Variable, axes: Axes) -> str
     if others:
         sizes = ", ".join(f"{dim} ({size})" for dim, size in sorted(others.items()))
         return f"it has the dimension {sizes}, select one place along it beforehand"
-    if _is_timeless(dataset, axes, dims) and axes.frame_dims(tuple(dims)):
+    if _is_timeless(dataset, axes, variable.dims) and axes.frame_dims(tuple(dims)):
         return f"it has {', '.join(axes.frame_dims(tuple(dims)))} but no time"
     return ""
 
 
-def _is_timeless(dataset: xr.Dataset, axes: Axes, dims: list[str]) -> bool:
+def _is_timeless(dataset: xr.Dataset, axes: Axes, dims: tuple[Hashable, ...]) -> bool:
     """Whether no time goes with a variable; one that is no dimension goes with all of them."""
     return axes.time is None or (axes.time in dataset.dims and axes.time not in dims)
 
 
-def _fields_of(name: str, variable: xr.Variable, dataset: xr.Dataset, axes: Axes, path: str) -> list[Field]:
+def _levels(dataset: xr.Dataset, dim: str, path: str) -> list[float]:
+    """Levels along a dimension, those of pressure in hPa."""
+    values = coordinate(dataset, dim, path)
+    levels: list[float] = (values / 100 if units_of(dataset, dim).lower() == "pa" else values).tolist()
+    return levels
+
+
+def _fields_of(
+    name: str, variable: xr.Variable, axes: Axes, levels: dict[str, list[float]], is_timeless: bool
+) -> list[Field]:
     dims = tuple(str(dim) for dim in variable.dims)
     level_dim = next((dim for dim in dims if dim in axes.levels), None)
     kind = axes.levels[level_dim] if level_dim else None
-    levels: list[float | None] = [None]
-    if level_dim:
-        values = coordinate(dataset, level_dim, path)
-        in_pascal = units_of(dataset, level_dim).lower() == "pa"
-        levels = list((values / 100 if in_pascal else values).tolist())
+    places: Sequence[float | None] = levels[level_dim] if level_dim else [None]
     return [
         Field(
             channel=Channel(
@@ -108,9 +115,9 @@ def _fields_of(name: str, variable: xr.Variable, dataset: xr.Dataset, axes: Axes
             level_dim=level_dim,
             level=place,
             frame_dims=axes.frame_dims(dims),
-            timeless=_is_timeless(dataset, axes, list(dims)),
+            timeless=is_timeless,
         )
-        for place, level in enumerate(levels)
+        for place, level in enumerate(places)
     ]
 
 

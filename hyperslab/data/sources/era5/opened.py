@@ -3,14 +3,17 @@
 import os
 import threading
 from collections import OrderedDict
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hyperslab.data.sources.era5.array_reader import ArrayReader
+from hyperslab.data.sources.era5.deflated import open_deflated
 from hyperslab.data.sources.era5.formats import is_url, open_raw, state_of
 from hyperslab.data.sources.era5.grib_reader import GribReader
+from hyperslab.data.sources.era5.slabs import ZARR_SLAB_BYTES
 from hyperslab.data.sources.era5.zipped import Extracted, extract
 from hyperslab.data.sources.index import RawFile
 from hyperslab.errors import UserError
@@ -45,8 +48,12 @@ class _Open:
             self.close = grib.close
         else:
             dataset = open_raw(path)
-            self.reader = ArrayReader(dataset, where)
-            self.close = dataset.close
+            if is_url(path) or Path(path).is_dir():
+                self.reader = ArrayReader(dataset, where, ZARR_SLAB_BYTES)
+            else:
+                deflates = any(variable.encoding.get("zlib") for variable in dataset.variables.values())
+                self.reader = ArrayReader(dataset, where, deflated=open_deflated(path) if deflates else None)
+            self.close = self.reader.close
 
 
 class OpenFiles:

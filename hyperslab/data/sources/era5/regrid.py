@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from xarray_regrid import Regridder
 
 from hyperslab.data.grid import GRID_TOLERANCE_DEGREES, is_global
 from hyperslab.data.sources.era5.config import Regrid
@@ -104,10 +105,10 @@ def regrid_fields(
     )
     target = xr.Dataset(coords={"latitude": list(latitude), "longitude": list(longitude)})
     if attributes["method"] == "conservative":
-        result = source.regrid.conservative(
+        result = Regridder(source).conservative(
             target, latitude_coord="latitude", time_dim=None, nan_threshold=attributes["most_missing"]
         )
     else:
-        result = source.regrid.linear(target, time_dim=None)
+        result = Regridder(source).linear(target, time_dim=None)
     values = result.transpose("field", "latitude", "longitude").values.astype(np.float32)
     return np.asarray(values.reshape(*fields.shape[:-2], len(latitude), len(longitude)))

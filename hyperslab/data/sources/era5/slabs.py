@@ -11,6 +11,9 @@ import xarray as xr
 # Small enough for the processor's cache, and for memory that is used again: fresh pages cost more than reading them.
 SLAB_BYTES = 1 << 20
 
+# Of Zarr, many chunks are fetched at a time, which pays where each takes a while to come.
+ZARR_SLAB_BYTES = 32 << 20
+
 Places = dict[str, int | slice]
 
 
@@ -25,7 +28,7 @@ def frame_count(dataset: xr.Dataset, frame_dims: tuple[str, ...]) -> int:
 
 
 def slabs(
-    variable: xr.Variable, frame_dims: tuple[str, ...], position: int, count: int
+    variable: xr.Variable, frame_dims: tuple[str, ...], position: int, count: int, slab_bytes: int = SLAB_BYTES
 ) -> Iterator[tuple[int, int, Places]]:
     """Cut frames `[position, position + count)` of a variable into slabs.
 
@@ -35,6 +38,8 @@ def slabs(
     ----------
     frame_dims
         Dimensions that make frames, outermost first; positions count along the last one first.
+    slab_bytes
+        Most that a slab holds as it is stored, unless one chunk holds more.
 
     Yields
     ------
@@ -47,7 +52,7 @@ def slabs(
     sizes = tuple(variable.sizes[dim] for dim in frame_dims)
     chunk = chunk_frames(variable, frame_dims)
     frame_bytes = variable.dtype.itemsize * variable.size // math.prod(sizes)
-    longest = max(1, SLAB_BYTES // max(1, frame_bytes) // chunk) * chunk
+    longest = max(1, slab_bytes // max(1, frame_bytes) // chunk) * chunk
     done = 0
     while done < count:
         *outer, start = (int(place) for place in np.unravel_index(position + done, sizes))
@@ -61,6 +66,16 @@ def read_slab(variable: xr.Variable, places: Places, dims: tuple[str, ...]) -> n
     """A slab as it is stored, with these dimensions in this order; of any further one the first place."""
     first: Places = {str(dim): 0 for dim in variable.dims if dim not in places and dim not in dims}
     return np.asarray(variable.isel({**first, **places}).transpose(*dims).values)
+
+
+def whole_slab(variable: xr.Variable, places: Places, dims: tuple[str, ...]) -> tuple[slice, ...]:
+    """The slab of `read_slab` as a range along each dimension of the variable."""
+    ranges = []
+    for dim, size in variable.sizes.items():
+        place = places.get(str(dim), slice(0, size) if dim in dims else 0)
+        start, stop = (place.start, place.stop) if isinstance(place, slice) else (place, place + 1)
+        ranges.append(slice(start, min(stop, size)))
+    return tuple(ranges)
 
 
 def chunk_frames(variable: xr.Variable, frame_dims: tuple[str, ...]) -> int:

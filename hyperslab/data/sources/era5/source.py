@@ -69,8 +69,11 @@ class Era5:
         at_once = max(1, _REGRID_BYTES // (4 * len(index.channels) * shape[0] * shape[1]))
         block = np.empty((stop - start, *index.shape[1:]), np.float32)
         for first in range(start, stop, at_once):
-            fields = self._read_frames(index, first, last := min(first + at_once, stop), shape)
-            block[first - start : last - start] = regrid_fields(fields, regrid, *_centres(index))
+            fields = self._read_frames(index, first, min(first + at_once, stop), shape)
+            # One frame at a time: sums over several come out a bit otherwise, and a frame must not depend on those
+            # that are read with it.
+            for number, frame in enumerate(fields, first - start):
+                block[number] = regrid_fields(frame, regrid, *_centres(index))
         return {"values": block}
 
     def read_statics(self, index: Index) -> Floats:

@@ -1,6 +1,7 @@
 """What the files of one archive must have in common, and what is said of them together."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hyperslab.data.config import DataSettings
@@ -83,6 +84,20 @@ def common_labels(headers: list[Header]) -> tuple[tuple[Channel, ...], list[str]
     return tuple(label for label in first if label.name in shared), lines
 
 
+def printable(text: str) -> str:
+    """The text on one line: a name in a damaged file may hold anything."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """What is said of a mistake stays on one line."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(printable(str(error))) from None
+
+
 def join_lines(lines: Iterable[tuple[str, str]]) -> list[str]:
     """One line for what is said alike of several files.
 
@@ -93,7 +108,7 @@ def join_lines(lines: Iterable[tuple[str, str]]) -> list[str]:
     """
     files: dict[str, list[str]] = {}
     for path, line in lines:
-        files.setdefault(line, []).append(path)
+        files.setdefault(printable(line), []).append(path)
     return [
         f"{Path(paths[0]).name}{f' and {len(paths) - 1:,} more' if len(paths) > 1 else ''}: {line}"
         for line, paths in files.items()

@@ -1,6 +1,7 @@
 """HDF5 files, opened so that nothing outside of them is read and no size that they claim is believed."""
 
 import math
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ _ERRORS = (
     ArithmeticError,
     SystemError,
     MemoryError,
+    zlib.error,
 )
 
 

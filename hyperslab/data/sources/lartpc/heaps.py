@@ -63,7 +63,7 @@ def _raw_elements(dataset: h5py.Dataset, file: BinaryIO, start: int, stop: int, 
     parts = []
     for first in range(start // length * length, stop, length):
         _, data = dataset.id.read_direct_chunk((first,))
-        chunk = zlib.decompress(data) if filters else bytes(data)
+        chunk = zlib.decompressobj().decompress(data, length * width) if filters else bytes(data)
         parts.append(chunk[max(0, start - first) * width : min(length, stop - first) * width])
     return b"".join(parts)
 

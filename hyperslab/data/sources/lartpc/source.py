@@ -13,7 +13,14 @@ from hyperslab.data.clock import Clock
 from hyperslab.data.config import DataSettings
 from hyperslab.data.sources import Block
 from hyperslab.data.sources.index import Channel, Description, Index, RawFile
-from hyperslab.data.sources.lartpc.agreement import check_alike, choose_channels, common_labels, join_lines
+from hyperslab.data.sources.lartpc.agreement import (
+    check_alike,
+    choose_channels,
+    common_labels,
+    in_one_line,
+    join_lines,
+    printable,
+)
 from hyperslab.data.sources.lartpc.flow import Flow
 from hyperslab.data.sources.lartpc.formats import FORMATS, files_in, recognise
 from hyperslab.data.sources.lartpc.frame_archives import FrameArchives
@@ -24,6 +31,7 @@ from hyperslab.errors import UserError
 class Lartpc:
     """Source of events: every frame is an event, and a segment of its own."""
 
+    @in_one_line()
     def describe(self, path: str) -> Description:
         """Say what a file is, what would be taken from it, and what is odd in it; all of its data is read."""
         first = (files_in(path) or [path])[0]
@@ -32,10 +40,11 @@ class Lartpc:
         return Description(
             path=path,
             kind=f"{header.kind}, {Path(first).stat().st_size:,} bytes",
-            taken=tuple(_taken(header)),
-            oddities=tuple(lines),
+            taken=tuple(map(printable, _taken(header))),
+            oddities=tuple(map(printable, lines)),
         )
 
+    @in_one_line()
     def scan(self, paths: Sequence[str], settings: DataSettings) -> Index:
         """Read the event columns of all files and say which event lies where.
 
@@ -59,6 +68,7 @@ class Lartpc:
             raise UserError(f"{paths[0] if paths else 'data.files'}: no event in {len(headers)} file(s); name others")
         return _index([header for header, _ in kept], [state for _, state in kept], settings, oddities)
 
+    @in_one_line()
     def read(self, index: Index, start: int, stop: int) -> Block:
         """Frames `[start, stop)`.
 

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from hyperslab.data.sources.synthetic.drift import BACKTRACK, HITS, Detector, Hits
+from hyperslab.data.sources.synthetic.drift import BACKTRACK, HITS, TICK_US, Detector, Hits
 from hyperslab.data.sources.synthetic.tracks import SEGMENTS, Ints
 
 EVENTS = np.dtype(
@@ -40,9 +40,11 @@ class FlowFile:
             _table(file, f"{name}/data", dtype, deflate=name == _BACKTRACK)
         self._link(_EVENTS, _HITS)
         self._link(_HITS, _BACKTRACK)
-        about = file.create_group("lar_info")
-        about.attrs["v_drift"] = detector.velocity * 10
-        about.attrs["electron_lifetime"] = detector.lifetime_us
+        # As ndlar_flow's resources keep them: millimetres a microsecond, microseconds, centimetres.
+        file.create_group("lar_info").attrs["v_drift"] = detector.velocity * 10
+        file["lar_info"].attrs["electron_lifetime"] = detector.lifetime_us
+        file.create_group("geometry_info").attrs["pixel_pitch"] = detector.pitch_cm
+        file.create_group("run_info").attrs["crs_ticks"] = TICK_US
 
     @property
     def size_bytes(self) -> int:

@@ -63,7 +63,7 @@ REFUSED = {
     "feedinlib_era5_point_54-16.nc": r"holds a single grid point \(latitude 54.25, longitude 9\)",
     "feedinlib_era5_point_54-43.nc": r"holds a single grid point \(latitude 54.5, longitude 7.75\)",
     "geokube_point_domain.nc": r"no regular latitude-longitude grid \(dimensions: time, soil1, points\).*stations",
-    "wavespectra_era5file.nc": r"no variable can be taken \(d2fd: it has the dimension direction \(24\), frequency \(30\)",
+    "wavespectra_era5file.nc": r"\(d2fd: it has the dimension direction \(24\), frequency \(30\), select one",
     "xclim_ERA5_daily_cancities.nc": r"no regular latitude-longitude grid \(dimensions: location, time\).*stations",
     "xclim_ERA5_daily_cancities_old.nc": r"no regular latitude-longitude grid \(dimensions: .*location.*\).*stations",
     "wb2_deterministic_scores.nc": r"no regular latitude-longitude grid \(dimensions: metric, region, lead_time",

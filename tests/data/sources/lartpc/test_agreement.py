@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import h5py
 import pytest
 
 from hyperslab.data.sources.lartpc.agreement import join_lines
@@ -47,6 +48,13 @@ def test_an_unknown_variable_is_refused_with_those_that_there_are(tmp_path: Path
     write_segments(tmp_path / "a.h5", [1])
     with pytest.raises(UserError, match=r"data.variables: unknown variable 'dQ'; .*a\.h5 holds dE, dEdx"):
         scan(tmp_path / "a.h5", variables=["dQ"])
+
+
+def test_a_name_of_two_lines_is_told_on_one(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["Start\nX"] = [1]
+    with pytest.raises(UserError, match=r"it holds Start\?X"):
+        scan(tmp_path / "a.h5")
 
 
 def test_what_is_said_of_many_files_is_said_once() -> None:

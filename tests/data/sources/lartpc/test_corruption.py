@@ -66,8 +66,6 @@ GOOD: dict[str, Callable[[Path], object]] = {
     "map.gz": raw_files.write_pixel_map,
 }
 
-HEAP_MAGIC = b"GCOL"
-
 
 @st.composite
 def _damage(draw: st.DrawFn) -> Callable[[bytearray], bytearray]:
@@ -140,13 +138,5 @@ def test_a_damaged_file_never_ends_in_a_traceback_or_a_crash(
     good, bad = tmp_path / name, tmp_path / f"bad_{name}"
     if not good.exists():
         GOOD[name](good)
-    data = bytearray(good.read_bytes())
-    heap = data.find(HEAP_MAGIC)
-    kept = bytes(data[heap : heap + 4096])
-    data = damage(data)
-    if heap >= 0 and len(data) > heap:
-        # Left whole: H5HG__cache_heap_deserialize of HDF5 2.0.0 (h5py 3.16) loops without end over a global heap in
-        # which the length of an object is damaged.
-        data[heap : heap + 4096] = kept[: len(data) - heap]
-    bad.write_bytes(data)
+    bad.write_bytes(damage(bytearray(good.read_bytes())))
     assert _try_in_a_child(bad) in (FINE, REFUSED)
