@@ -109,6 +109,7 @@ def compare(folder: Path, size_bytes: int, pairs: int, anemoi: Path | None) -> N
     for _ in range(pairs):
         for name, start in work.items():
             target = folder / "out"
+            shutil.rmtree(target, ignore_errors=True)
             taken, peak = measure(lambda start=start, target=target: start(target))  # type: ignore[misc]
             seconds[name].append(taken)
             memory[name].append(peak)
@@ -158,7 +159,14 @@ def anemoi_command(environment: Path, files: list[Path], target: Path) -> list[s
         f"dates: {{start: '{str(start)[:19]}', end: '{str(end)[:19]}', frequency: {hours}h}}\n"
         f"input: {{netcdf: {{path: '{files[0].parent}/era5_pl_*.nc'}}}}\n"
     )
-    return [str(environment / "bin" / "anemoi-datasets"), "create", str(recipe), str(target / "out.zarr")]
+    return [
+        str(environment / "bin" / "anemoi-datasets"),
+        "create",
+        "--processes",
+        str(WORKERS),
+        str(recipe),
+        str(target / "out.zarr"),
+    ]
 
 
 def decode(files: list[Path]) -> None:

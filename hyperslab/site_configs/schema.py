@@ -25,7 +25,7 @@ class Site(Settings):
     staging_workers: int = Field(default=1, ge=1)
     """Staging tasks that run at a time; each needs about 400 MiB of memory."""
     shard_mebibytes: float = Field(default=256, gt=0)
-    """Size of a shard before compression, to suit the file system: large on one that is slow with many files (Lustre)."""
+    """Size of a shard before compression, to suit the file system: large where many files are slow (Lustre)."""
     retries: int = Field(default=2, ge=0)
     """Times that a job is started again after a crash, when no checkpoint came in between."""
     worker_init: str = ""

@@ -108,9 +108,7 @@ class ArrayReader:
             raw = self._deflated.read(name, whole_slab(variable, places, dims))
         if raw is None:
             return read_slab(variable, places, dims)
-        return (
-            xr.Variable(variable.dims, raw).isel({d: 0 for d in variable.dims if d not in dims}).transpose(*dims).values
-        )
+        return read_slab(xr.Variable(variable.dims, raw), {}, dims)
 
     def _merge_versions(self, name: str, places: Places, dims: tuple[str, ...]) -> Floats:
         """Decoded values, each field from the first version that has data, the final one before the preliminary."""

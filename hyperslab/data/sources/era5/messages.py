@@ -1,7 +1,5 @@
 """The messages of a GRIB file: where each one lies, and what its header says."""
 
-import os
-
 # The wheel of eccodes brings a SQLite 3.26 whose symbols hide those of any SQLite that is loaded after it: MLflow's.
 import sqlite3  # noqa: F401
 from collections.abc import Iterator
@@ -16,10 +14,18 @@ import eccodes
 from hyperslab.data.clock import DAY_SECONDS
 from hyperslab.data.sources.era5.formats import damage
 from hyperslab.data.sources.era5.grib_grid import grid_digest
+from hyperslab.data.sources.era5.grib_sections import find_message
 from hyperslab.data.sources.era5.header import NO_MEMBER
 from hyperslab.errors import UserError
 
 _EPOCH = datetime(1970, 1, 1)
+
+# Code table 4 of edition 1, and 4.4 of edition 2: the units of a step that have a fixed length of whole minutes.
+_UNITS = {1: (0, 1, 2, 10, 11, 12, 13, 14), 2: (0, 1, 2, 10, 11, 12, 14, 15)}
+_UNIT_KEYS = {
+    1: ("indicatorOfUnitOfTimeRange",),
+    2: ("indicatorOfUnitOfTimeRange", "indicatorOfUnitForTimeRange"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,42 +69,30 @@ def read_messages(path: str, where: str) -> Iterator[Message]:
     UserError
         When a message is damaged or cut short, or holds several fields.
     """
+    position = 0
     with damage(where, "its GRIB messages cannot be read"), Path(path).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        while (handle := eccodes.codes_grib_new_from_file(file, headers_only=True)) is not None:
-            try:
-                message = _read_message(handle)
-                edition = eccodes.codes_get_long(handle, "edition")
-            finally:
-                eccodes.codes_release(handle)
-            if message.offset + message.length > size:
-                raise UserError(f"{where}: is cut short inside a message; download it again")
-            if edition == 2 and _num_fields(file.fileno(), message) > 1:
+        while (extent := find_message(file.fileno(), position)) is not None:
+            if extent.num_fields > 1:
                 raise UserError(
                     f"{where}: has messages of several fields, of which only one would be seen; "
                     "split them with `grib_copy in.grib out.grib`"
                 )
+            file.seek(extent.offset)
+            handle = eccodes.codes_grib_new_from_file(file, headers_only=True)
+            try:
+                message = _read_message(handle, extent.offset, where)
+            finally:
+                eccodes.codes_release(handle)
             yield message
+            position = message.offset + message.length
 
 
-def _num_fields(handle: int, message: Message) -> int:
-    """Data sections of a message of edition 2: without asking for more, eccodes shows the first field alone."""
-    offset, end, found = message.offset + 16, message.offset + message.length - 4, 0
-    while offset < end:
-        head = os.pread(handle, 5, offset)
-        length = int.from_bytes(head[:4], "big")
-        if len(head) < 5 or length < 5:
-            raise ValueError("a section without a length")
-        found += head[4] == 7
-        offset += length
-    return found
-
-
-def _read_message(handle: int) -> Message:
+def _read_message(handle: int, offset: int, where: str) -> Message:
+    _check_unit(handle, where)
     initial = _seconds(_number(handle, "dataDate"), _number(handle, "dataTime"))
     time = _seconds(_number(handle, "validityDate"), _number(handle, "validityTime"))
     return Message(
-        offset=int(eccodes.codes_get(handle, "offset")),
+        offset=offset,
         length=_number(handle, "totalLength"),
         parameter=_parameter(handle),
         time=time,
@@ -106,6 +100,18 @@ def _read_message(handle: int) -> Message:
         member=_member(handle),
         expver=str(_optional(handle, "expver", "")),
     )
+
+
+def _check_unit(handle: int, where: str) -> None:
+    """Refuse a step in months or years, which eccodes takes for 30 days or 365, and in no unit, at which it crashes."""
+    edition = _number(handle, "edition")
+    for key in _UNIT_KEYS.get(edition, ()):
+        unit = int(_optional(handle, key, 1))
+        if unit not in _UNITS[edition]:
+            raise UserError(
+                f"{where}: a message has its step in the unit {unit} of GRIB's code table 4, which is no fixed number "
+                "of minutes; give it in hours, with `grib_set -s stepUnits=h,endStep=... in.grib out.grib`"
+            )
 
 
 def _member(handle: int) -> int:

@@ -1,15 +1,17 @@
 """Whether the heaps that hold arrays of varying length, and region references, are whole.
 
-`H5HG__cache_heap_deserialize` of HDF5 2.0.0 loops without end over a damaged heap; nothing in Python can stop it. The
+`H5HG__cache_heap_deserialize` of HDF5 2.0.0 loops without end over a damaged heap, and an element that claims more than
+its object holds is read past its end: the process hangs or dies, and nothing in Python can stop it. The
 forms of heaps and of the elements that point into them are those of the HDF5 file format specification, III.E and IV.A.
 """
 
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
 from hyperslab.errors import UserError
 
@@ -35,16 +37,35 @@ def check_heaps(dataset: h5py.Dataset, path: str, start: int, stop: int, field: 
         When a heap is damaged.
     """
     kind = dataset.id.get_type()
-    width, place = kind.get_size(), 4  # an array of varying length: its length, address of its heap, its number there
+    # An array of varying length: its length, the address of its heap, its number there. A reference lacks the length.
+    width, place = kind.get_size(), 4
+    base = h5py.check_vlen_dtype(dataset.dtype)
     if field is not None:
-        place = kind.get_member_offset(kind.get_member_index(field.encode()))  # a reference: the address comes first
+        place = kind.get_member_offset(kind.get_member_index(field.encode()))
     with Path(path).open("rb") as file:
-        raw = _raw_elements(dataset, file, start, stop, width)
-        rows = np.frombuffer(raw, np.uint8).reshape(-1, width)[:, place : place + 8]
+        raw = np.frombuffer(_raw_elements(dataset, file, start, stop, width), np.uint8).reshape(-1, width)
+        addresses, numbers = _column(raw, place, "<u8"), _column(raw, place + 8, "<u4")
+        lengths = _column(raw, 0, "<u4") if field is None else np.zeros(len(raw), np.uint32)
         size = Path(path).stat().st_size
-        for address in np.unique(np.ascontiguousarray(rows).view("<u8")).tolist():
-            if 0 < address < 2**64 - 1:  # neither of these: an empty array or reference
-                _check_heap(file, address, size, path)
+        heaps: dict[int, dict[int, int]] = {}
+        for address, number, length in zip(addresses.tolist(), numbers.tolist(), lengths.tolist(), strict=True):
+            if address in (0, 2**64 - 1):
+                if length:
+                    raise UserError(f"{path}: an array of {dataset.name} lies nowhere; the file is damaged")
+                continue
+            if address not in heaps:
+                heaps[address] = _objects(file, address, size, path)
+            held = heaps[address].get(number)
+            if held is None or (base is not None and length * np.dtype(base).itemsize > held):
+                raise UserError(
+                    f"{path}: an element of {dataset.name} is not what its heap at byte {address:,} holds; "
+                    "the file is damaged, fetch it again"
+                )
+
+
+def _column(rows: npt.NDArray[np.uint8], place: int, dtype: str) -> npt.NDArray[Any]:
+    """The numbers that stand at a place of each row."""
+    return np.ascontiguousarray(rows[:, place : place + np.dtype(dtype).itemsize]).view(dtype).ravel()
 
 
 def _raw_elements(dataset: h5py.Dataset, file: BinaryIO, start: int, stop: int, width: int) -> bytes:
@@ -68,7 +89,9 @@ def _raw_elements(dataset: h5py.Dataset, file: BinaryIO, start: int, stop: int, 
     return b"".join(parts)
 
 
-def _check_heap(file: BinaryIO, address: int, file_bytes: int, path: str) -> None:
+def _objects(file: BinaryIO, address: int, file_bytes: int, path: str) -> dict[int, int]:
+    """Bytes of each object of a heap, by its number."""
+    objects = {}
     file.seek(min(address, file_bytes))
     header = file.read(HEADER_BYTES)
     size = int.from_bytes(header[8:], "little")
@@ -84,3 +107,6 @@ def _check_heap(file: BinaryIO, address: int, file_bytes: int, path: str) -> Non
         if not 0 < need <= size - done:
             raise UserError(f"{path}: its heap at byte {address:,} is damaged at byte {done:,}; fetch the file again")
         done += need
+        if number:
+            objects[number] = length
+    return objects

@@ -5,10 +5,13 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import boto3
 import fsspec
 import numpy as np
 import pytest
+import s3fs
 import xarray as xr
+from moto.server import ThreadedMotoServer
 
 from hyperslab.data.sources.era5.source import Era5
 from hyperslab.errors import UserError
@@ -150,3 +153,27 @@ def test_large_fields_are_read_in_slabs_and_small_ones_together(tmp_path: Path) 
     dataset = make_dataset(variables=["t2m"], rows=80, columns=100, frames=70)
     index = scan([write(tmp_path / "raw.nc", dataset.sortby("latitude"))])
     np.testing.assert_array_equal(read_all(index)[:, 0], dataset["t2m"].values)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A public bucket of an S3 server on this machine."""
+    s3 = ThreadedMotoServer(port=0, verbose=False)
+    s3.start()
+    host, port = s3.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    boto3.client("s3", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x").create_bucket(
+        Bucket="public", ACL="public-read-write"
+    )
+    yield "s3://public"
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3.stop()
+
+
+def test_zarr_in_a_public_bucket_is_read_without_keys(bucket: str) -> None:
+    dataset = make_weatherbench()
+    dataset.to_zarr(f"{bucket}/raw.zarr", zarr_format=2, storage_options={"anon": True})  # type: ignore[dict-item]
+    index = scan([f"{bucket}/raw.zarr"])
+    np.testing.assert_array_equal(read_all(index), expected_of(dataset))
+    with pytest.raises(UserError, match=r"s3://public/absent\.zarr: no such file"):
+        scan([f"{bucket}/absent.zarr"])

@@ -60,3 +60,24 @@ def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"raw\.grib: its GRIB messages cannot be read .*download it again"):
         list(read_messages(str(path), "raw.grib"))
+
+
+@pytest.mark.parametrize("sample", ["regular_ll_pl_grib1", "regular_ll_pl_grib2"])
+@pytest.mark.parametrize("unit", [3, 4, 7, 255])
+def test_a_step_in_a_unit_without_a_fixed_length_is_refused(tmp_path: Path, sample: str, unit: int) -> None:
+    keys = {"shortName": "t", "level": 850, "dataDate": 20200101, "values": VALUES, "indicatorOfUnitOfTimeRange": unit}
+    path = write_grib(tmp_path / "raw.grib", keys, sample=sample)
+    with pytest.raises(UserError, match=rf"raw\.grib: a message has its step in the unit {unit} .*give it in hours"):
+        list(read_messages(str(path), "raw.grib"))
+
+
+@pytest.mark.parametrize(
+    ("unit", "seconds"), [(0, 60), (1, 3600), (2, 86_400), (10, 10_800), (11, 21_600), (12, 43_200)]
+)
+@pytest.mark.parametrize("sample", ["regular_ll_pl_grib1", "regular_ll_pl_grib2"])
+def test_a_step_counts_its_unit(tmp_path: Path, sample: str, unit: int, seconds: int) -> None:
+    step = {"regular_ll_pl_grib1": "P1", "regular_ll_pl_grib2": "forecastTime"}[sample]
+    keys = {"shortName": "t", "level": 850, "dataDate": 20200101, "values": VALUES, "indicatorOfUnitOfTimeRange": unit}
+    path = write_grib(tmp_path / "raw.grib", {**keys, step: 3}, sample=sample)
+    (message,) = read_messages(str(path), "raw.grib")
+    assert message.time - message.initial == 3 * seconds

@@ -85,3 +85,23 @@ def test_a_damaged_heap_of_region_references_is_found_before_they_are_read(tmp_p
     _damage(path, _heaps(path)[0] + 16, bytes(16))
     with pytest.raises(UserError, match=r"a\.h5: its heap at byte [\d,]+ is damaged at byte 16"):
         scan(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "data"),
+    [
+        # An element is its length (4 bytes), the address of its heap (8) and its number there (4): the first claims 300
+        # numbers of the 3 that there are, an object that there is not, or, the second, a length without a place.
+        (0, b"\x2c\x01\x00\x00"),
+        (12, b"\x09\x00\x00\x00"),
+        (16, b"\x05\x00\x00\x00"),
+    ],
+)
+def test_an_element_that_claims_more_than_its_heap_holds_is_found(tmp_path: Path, place: int, data: bytes) -> None:
+    path = tmp_path / "a.h5"
+    _write(path)
+    with open_hdf5(str(path)) as file:
+        elements = file["x"].id.get_offset()
+    _damage(path, elements + place, data)
+    with pytest.raises(UserError, match=r"an element of /x is not what its heap|an array of /x lies nowhere"):
+        _check(path)
