@@ -32,7 +32,7 @@ def inspect(
         except UserError as error:
             mistakes.append(str(error))
             continue
-        console.print(f"[bold]{found.path}[/bold]: {found.kind}", soft_wrap=True)
+        console.print(f"[bold]{path}[/bold]: {found.kind}", soft_wrap=True)
         for line in found.taken:
             _print(f"  {line}")
         for line in found.oddities:

@@ -1,7 +1,6 @@
 """Driving a campaign: plan > stage > pretrain > evaluate > report, as a graph of Parsl apps."""
 
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -29,6 +28,7 @@ from hyperslab.site_configs.schema import Site
 from hyperslab.workflows import engine, tracking
 from hyperslab.workflows.campaign import Campaign, CampaignDir, driver_lock, is_driven, new_directory
 from hyperslab.workflows.journal import Journal
+from hyperslab.workflows.logs import logging_to
 from hyperslab.workflows.steps import STEPS, report, stage
 from hyperslab.workflows.steps.plan import Plan, make_plan
 
@@ -79,7 +79,7 @@ def drive(
     Stopped
         When it was cancelled or interrupted.
     """
-    with driver_lock(directory), _logging_to(directory.log("driver")):
+    with driver_lock(directory), logging_to(directory.log("driver")):
         journal = Journal(directory.journal)
         journal.append("driver_started", host=socket.gethostname(), pid=os.getpid())
         try:
@@ -373,33 +373,6 @@ def _check_room(path: Path, recipe: Recipe) -> None:
             f"{path.parent}: {free:,} bytes are free, the store may need {needed:,}; "
             "free some room, or choose another --dir"
         )
-
-
-class _QuietFile(logging.FileHandler):
-    """A log file that is silent about its own trouble: of a full disk the campaign itself tells."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Say nothing."""
-
-
-@contextlib.contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    """Keep what libraries log, tracebacks too, in a file; only Hyperslab's own warnings reach the terminal."""
-    root = logging.getLogger()
-    screen, handler = list(root.handlers), _QuietFile(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    own = logging.Filter("hyperslab")
-    root.addHandler(handler)
-    for other in screen:
-        other.addFilter(own)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        with contextlib.suppress(OSError):  # a full disk must not hide the error itself
-            handler.close()
-        for other in screen:
-            other.removeFilter(own)
 
 
 def _commit() -> str:

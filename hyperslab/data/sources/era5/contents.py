@@ -2,7 +2,6 @@
 
 from hyperslab.data.sources.era5.array_header import read_contents as read_array_contents
 from hyperslab.data.sources.era5.formats import GRIB, ZIP, damage, format_of, open_raw
-from hyperslab.data.sources.era5.grib_header import read_grib_contents
 from hyperslab.data.sources.era5.header import Contents
 from hyperslab.data.sources.era5.zipped import extract, members_of
 
@@ -21,6 +20,9 @@ def read_contents(path: str) -> Contents:
 
 def _read_file(file: str, path: str, part: str, kind: str) -> Contents:
     if kind == GRIB:
+        # Loading eccodes takes half a second, which only GRIB pays.
+        from hyperslab.data.sources.era5.grib_header import read_grib_contents
+
         return read_grib_contents(file, path, part)
     where = f"{path} ({part})" if part else path
     with open_raw(file) as dataset, damage(where, "its header cannot be read"):

@@ -12,6 +12,12 @@ from hyperslab.errors import UserError
 
 REGULAR = ("regular_ll", "regular_gg")
 
+# Far above any real grid: a damaged header may state as many rows as it likes.
+_MOST_PLACES = 100_000
+
+# Edition 1 rounds to thousandths of a degree.
+_ROUNDING_DEGREES = 2e-3
+
 _CONVERSIONS = {
     "reduced_gg": "a reduced Gaussian grid; fill it up with `cdo setgridtype,regular in.grib out.grib`",
     "reduced_ll": "a reduced latitude-longitude grid; fill it up with `cdo setgridtype,regular in.grib out.grib`",
@@ -42,24 +48,69 @@ def grid_digest(handle: int) -> str:
 
 
 def grid_of(handle: int, where: str) -> Grid:
-    """The grid of a message.
+    """The grid of a message, by the ends and sizes that its header states.
+
+    eccodes offers the coordinates of every point, but ends the process over some headers that contradict themselves.
 
     Raises
     ------
     UserError
-        When its points do not lie in rows and columns.
+        When the header contradicts itself, or points run to and fro.
     """
-    latitude = _in_rows(handle, eccodes.codes_get_array(handle, "latitudes"))
-    longitude = _in_rows(handle, eccodes.codes_get_array(handle, "longitudes"))
-    if np.ptp(latitude, axis=1).any() or np.ptp(longitude, axis=0).any():
+    number, degrees = eccodes.codes_get_long, eccodes.codes_get_double
+    if number(handle, "alternativeRowScanning"):
         raise UserError(
-            f"{where}: its points do not lie in rows and columns; order them with "
-            "`grib_set -s alternativeRowScanning=0 in.grib out.grib`, or interpolate the file"
+            f"{where}: its rows run to and fro (alternativeRowScanning); interpolate the file, with "
+            "`cdo remapbil,r360x180 in.grib out.grib`"
         )
-    if eccodes.codes_get_string(handle, "gridType") == "regular_ll":
-        for name, values in (("latitudes", latitude[:, 0]), ("longitudes", longitude[0])):
-            _check_even(values, name, where)
-    return make_grid(latitude[:, 0], longitude[0], where)
+    rows, columns = number(handle, "Nj"), number(handle, "Ni")
+    if not (0 < rows <= _MOST_PLACES and 0 < columns <= _MOST_PLACES):
+        raise UserError(f"{where}: its header states {rows} rows and {columns} columns; download it again")
+    first, last = (degrees(handle, f"latitudeOf{end}GridPointInDegrees") for end in ("First", "Last"))
+    west, east = (degrees(handle, f"longitudeOf{end}GridPointInDegrees") for end in ("First", "Last"))
+    turn = (east - west) % 360 if not number(handle, "iScansNegatively") else -((west - east) % 360)
+    longitude = np.linspace(west, west + turn, columns)
+    if eccodes.codes_get_string(handle, "gridType") == "regular_gg":
+        latitude = _gaussian_latitudes(number(handle, "N"), rows, first, last, where)
+    else:
+        latitude = np.linspace(first, last, rows)
+        _check_step(latitude, _step(handle, "jDirectionIncrementInDegrees"), "latitudes", where)
+    _check_step(longitude, _step(handle, "iDirectionIncrementInDegrees"), "longitudes", where)
+    return make_grid(latitude, longitude, where)
+
+
+def _gaussian_latitudes(half: int, rows: int, first: float, last: float, where: str) -> Floats:
+    """The latitudes of a Gaussian grid of `half` rows between a pole and the equator, from the first to the last."""
+    if not rows <= 2 * half <= _MOST_PLACES:
+        raise UserError(f"{where}: its header states {rows} rows of a Gaussian grid of {2 * half}; download it again")
+    latitudes = np.asarray(list(eccodes.codes_get_gaussian_latitudes(half)), np.float64)
+    start = int(np.abs(latitudes - first).argmin())
+    places = start + np.arange(rows) * (1 if last <= first else -1)
+    ends = latitudes[places[[0, -1]].clip(0, 2 * half - 1)]
+    if places.min() < 0 or places.max() >= 2 * half or np.abs(ends - [first, last]).max() > _ROUNDING_DEGREES:
+        raise UserError(
+            f"{where}: its header contradicts itself: {rows} rows of a Gaussian grid of {2 * half} do not reach from "
+            f"latitude {first:g} to {last:g}; download it again"
+        )
+    return latitudes[places]
+
+
+def _step(handle: int, key: str) -> float | None:
+    """Degrees from one point to the next, or None where the header leaves them out."""
+    if not eccodes.codes_get_long(handle, "ijDirectionIncrementGiven"):
+        return None
+    return float(eccodes.codes_get_double(handle, key))
+
+
+def _check_step(values: Floats, step: float | None, name: str, where: str) -> None:
+    """Refuse a header whose first, last and step contradict one another by more than a cell."""
+    span = abs(float(values[-1] - values[0]))
+    if len(values) > 1 and step is not None and abs(step * (len(values) - 1) - span) > max(step, span / len(values)):
+        raise UserError(
+            f"{where}: its header contradicts itself: {len(values)} {name} from {values[0]:g} to {values[-1]:g} are "
+            f"not {step:g} degrees apart; mend it with `grib_set -s "
+            "iDirectionIncrementInDegrees=...,jDirectionIncrementInDegrees=... in.grib out.grib`"
+        )
 
 
 def field_of(handle: int) -> Floats:
@@ -82,15 +133,3 @@ def _in_rows(handle: int, values: Floats) -> Floats:
     if eccodes.codes_get_long(handle, "jPointsAreConsecutive"):
         return values.reshape(columns, rows).T
     return values.reshape(rows, columns)
-
-
-def _check_even(values: Floats, name: str, where: str) -> None:
-    """Refuse a header whose first, last and step contradict one another by more than a cell."""
-    turned = np.unwrap(values, period=360) if name == "longitudes" else values
-    even = np.linspace(turned[0], turned[-1], len(turned))
-    if len(turned) > 2 and np.abs(turned - even).max() > abs(even[1] - even[0]):
-        raise UserError(
-            f"{where}: its header contradicts itself: {len(values)} {name} from {values[0]:g} to {values[-1]:g} are "
-            f"not {abs(values[1] - values[0]):g} degrees apart; mend it with `grib_set -s "
-            "iDirectionIncrementInDegrees=...,jDirectionIncrementInDegrees=... in.grib out.grib`"
-        )

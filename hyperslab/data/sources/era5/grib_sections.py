@@ -8,7 +8,7 @@ _BLOCK_BYTES = 1 << 16
 
 # WMO Manual on Codes, FM 92 GRIB edition 2: which section may follow which; 8 is the end of the message.
 _NEXT = {0: (1,), 1: (2, 3), 2: (3,), 3: (4,), 4: (5,), 5: (6,), 6: (7,), 7: (2, 3, 4, 8)}
-# Edition 1 keeps its lengths in three bytes; of a message beyond 8 MiB the highest bit is set, and they count otherwise.
+# Edition 1 keeps its length in three bytes; beyond 8 MiB the highest bit is set, and the rest counts otherwise.
 _LARGE = 0x80_0000
 _HAS_GRID, _HAS_BITMAP = 0x80, 0x40
 _NO_LIST = 255

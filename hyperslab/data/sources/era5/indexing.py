@@ -1,6 +1,7 @@
 """The index of an archive, from what its files hold."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def make_index(contents: Sequence[Contents], settings: DataSettings) -> Index:
         segment=tuple(record.segment.tolist()),
         channels=choice.channels,
         space=_space(latitude, longitude),
-        files=_raw_files(record, statics),
+        files=_raw_files(record, statics, len(choice.channels)),
         oddities=tuple(oddities),
         statics=choice.statics,
         frame_labels={"expver": tuple(np.where(versions == "", "unknown", versions).tolist())} if any(versions) else {},
@@ -80,15 +81,23 @@ def _static_files(headers: Sequence[Header], choice: Choice) -> list[tuple[Heade
     return found
 
 
-def _raw_files(record: Record, statics: Sequence[tuple[Header, tuple[str, ...]]]) -> tuple[RawFile, ...]:
+def _raw_files(
+    record: Record, statics: Sequence[tuple[Header, tuple[str, ...]]], num_channels: int
+) -> tuple[RawFile, ...]:
     states: dict[str, tuple[int, int]] = {}
-    files = [_raw_file(piece.header, piece.names, record.runs(piece), states) for piece in record.pieces]
-    return (*files, *(_raw_file(header, names, (), states) for header, names in statics))
+    files = []
+    for piece in record.pieces:
+        file = _raw_file(piece.header, piece.names, states)
+        # All channels need no list: thousands of files would repeat it.
+        names = piece.names if len(piece.names) < num_channels else ()
+        files.append(replace(file, channels=names, runs=record.runs(piece)))
+    for header, names in statics:
+        file = _raw_file(header, names, states)
+        files.append(replace(file, details={**file.details, "static": True}))
+    return tuple(files)
 
 
-def _raw_file(
-    header: Header, names: tuple[str, ...], runs: tuple[tuple[int, int, int], ...], states: dict[str, tuple[int, int]]
-) -> RawFile:
+def _raw_file(header: Header, names: tuple[str, ...], states: dict[str, tuple[int, int]]) -> RawFile:
     if header.path not in states:
         states[header.path] = state_of(header.path)
     size, modified = states[header.path]
@@ -96,9 +105,7 @@ def _raw_file(
     if header.messages:
         details["messages"] = {name: header.messages[name] for name in names}
         details["group"] = header.group
-    if not runs:
-        details["static"] = True
-    return RawFile(path=header.path, size_bytes=size, modified_ns=modified, channels=names, runs=runs, details=details)
+    return RawFile(path=header.path, size_bytes=size, modified_ns=modified, channels=names, details=details)
 
 
 def _block_frames(headers: Sequence[Header], num_channels: int) -> int:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from hyperslab.data.sources.era5.array_reader import ArrayReader
 from hyperslab.data.sources.era5.deflated import open_deflated
 from hyperslab.data.sources.era5.formats import is_url, open_raw, state_of
-from hyperslab.data.sources.era5.grib_reader import GribReader
 from hyperslab.data.sources.era5.slabs import ZARR_SLAB_BYTES
 from hyperslab.data.sources.era5.zipped import Extracted, extract
 from hyperslab.data.sources.index import RawFile
@@ -43,6 +42,8 @@ class _Open:
             self._unpacked = extract(path, part)
             path, where = self._unpacked.path, f"{path} ({part})"
         if "messages" in file.details:
+            from hyperslab.data.sources.era5.grib_reader import GribReader
+
             grib = GribReader(path, file.details["messages"], where)
             self.reader: Reader = grib
             self.close = grib.close

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from xarray_regrid import Regridder
 
 from hyperslab.data.grid import GRID_TOLERANCE_DEGREES, is_global
 from hyperslab.data.sources.era5.config import Regrid
@@ -104,6 +103,9 @@ def regrid_fields(
         coords={"latitude": attributes["latitude"], "longitude": attributes["longitude"]},
     )
     target = xr.Dataset(coords={"latitude": list(latitude), "longitude": list(longitude)})
+    # Loading it takes most of a second, which only those pay who regrid.
+    from xarray_regrid import Regridder
+
     if attributes["method"] == "conservative":
         result = Regridder(source).conservative(
             target, latitude_coord="latitude", time_dim=None, nan_threshold=attributes["most_missing"]

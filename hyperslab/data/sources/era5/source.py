@@ -100,7 +100,7 @@ class Era5:
         filled = np.zeros((stop - start, len(index.channels)), bool)
         numbers = {channel.name: number for number, channel in enumerate(index.channels)}
         for file in self._files_between(index, start, stop):
-            own = {name: numbers[name] for name in file.channels}
+            own = {name: numbers[name] for name in file.channels} if file.channels else numbers
             for run in file.runs:
                 position, frame, count = _overlap(run, start, stop)
                 if count > 0:
