@@ -1,6 +1,5 @@
 """Grids of GRIB messages: those that are latitude by longitude, and what to do about the others."""
 
-import sqlite3  # noqa: F401  # before eccodes: see messages.py
 from collections.abc import Iterator
 from contextlib import contextmanager
 

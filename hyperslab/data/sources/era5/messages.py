@@ -1,7 +1,5 @@
 """The messages of a GRIB file: where each one lies, and what its header says."""
 
-# The wheel of eccodes brings a SQLite 3.26 whose symbols hide those of any SQLite that is loaded after it: MLflow's.
-import sqlite3  # noqa: F401
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
