@@ -15,6 +15,7 @@ VENV/bin/pip install 'anemoi-datasets[create]==0.5.47'`.
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import statistics
@@ -25,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from operator import truediv as divide
 from pathlib import Path
 
 import numcodecs
@@ -106,14 +108,15 @@ def compare(folder: Path, size_bytes: int, pairs: int, anemoi: Path | None) -> N
         work["anemoi-datasets create"] = lambda target: anemoi_command(anemoi, files, target)
     seconds: dict[str, list[float]] = {name: [] for name in work}
     memory: dict[str, list[float]] = {name: [] for name in work}
+    part_seconds_of = []
     for _ in range(pairs):
         for name, start in work.items():
-            target = folder / "out"
-            shutil.rmtree(target, ignore_errors=True)
-            taken, peak = measure(lambda start=start, target=target: start(target))  # type: ignore[misc]
+            taken, peak = measure(start, folder / "out")
             seconds[name].append(taken)
             memory[name].append(peak)
-            shutil.rmtree(target, ignore_errors=True)
+            if name == "hyperslab stage":
+                part_seconds_of.append(part_seconds(folder / "out" / "c" / "store"))
+            print(f"  {name}: {taken:.1f} s", file=sys.stderr, flush=True)
     own = seconds["hyperslab stage"]
     print(f"\n{'':34}{'seconds':>9}{'MB/s':>8}{'peak MiB':>10}{'hyperslab is faster by':>24}")
     for name, values in seconds.items():
@@ -121,22 +124,39 @@ def compare(folder: Path, size_bytes: int, pairs: int, anemoi: Path | None) -> N
         median = statistics.median(values)
         print(f"{name:34}{median:9.1f}{total / median / 1e6:8.0f}{max(memory[name]):10.0f}{ratio:24.2f}")
     floors = [max(pair) for pair in zip(seconds["floor: decode"], seconds["floor: compress and write"], strict=True)]
-    print(f"share of the floor: {statistics.median(f / o for f, o in zip(floors, own, strict=True)):.0%}")
+    print(f"share of the floor, the whole command: {statistics.median(map(divide, floors, own)):.0%}")
+    share = statistics.median(map(divide, floors, part_seconds_of))
+    print(f"share of the floor, its parts alone ({statistics.median(part_seconds_of):.1f} s): {share:.0%}")
 
 
 def grow(folder: Path, sizes: list[int], pairs: int) -> None:
     """Print how time and memory grow with the archive."""
-    print(f"\n{'GB of values':>13}{'seconds':>9}{'seconds a GB':>14}{'peak MiB':>10}")
+    print(
+        f"\n{'GB on disk':>11}{'GB of values':>14}{'command s':>11}{'parts s':>9}{'parts s a GB':>14}{'peak MiB':>10}"
+    )
     archives = [make_archive(folder / f"raw-{size}", size) for size in sizes]
+    target = folder / "out"
     for files, total in archives:
-        taken = []
+        commands, parts, peaks = [], [], []
         for _ in range(pairs):
-            target = folder / "out"
-            taken.append(measure(lambda files=files, target=target: hyperslab(files, target)))  # type: ignore[misc]
-            shutil.rmtree(target, ignore_errors=True)
-        median = statistics.median(seconds for seconds, _ in taken)
-        peak = max(peak for _, peak in taken)
-        print(f"{total / 1e9:13.2f}{median:9.1f}{median / (total / 1e9):14.2f}{peak:10.0f}")
+            taken, peak = measure(lambda out, files=files: hyperslab(files, out), target)  # type: ignore[misc]
+            commands.append(taken)
+            parts.append(part_seconds(target / "c" / "store"))
+            peaks.append(peak)
+        disk, median = sum(path.stat().st_size for path in files) / 1e9, statistics.median(parts)
+        print(
+            f"{disk:11.2f}{total / 1e9:11.2f}{statistics.median(commands):11.1f}{median:9.1f}{median / disk:12.2f}"
+            f"{max(peaks):10.0f}"
+        )
+    shutil.rmtree(target)
+
+
+def part_seconds(store: Path) -> float:
+    """Seconds that all parts took, by the times of their records: without the start of the command and its workers."""
+    moments = sorted(path.stat().st_mtime for path in (store / ".hyperslab" / "parts").glob("*.json"))
+    rest = len(moments) - WORKERS
+    # The first parts of all workers are recorded at about the same time: from then on the others were written.
+    return (moments[-1] - moments[WORKERS - 1]) * len(moments) / rest
 
 
 def hyperslab(files: list[Path], target: Path) -> list[str]:
@@ -215,19 +235,20 @@ _held: tuple[Path, list[np.ndarray]] = (Path(), [])
 """Frames for the processes that compress; they inherit them."""
 
 
-def measure(start: Callable[[], list[str] | None]) -> tuple[float, float]:
+def measure(start: Callable[[Path], list[str] | None], target: Path) -> tuple[float, float]:
     """Wall seconds, and the most memory (MiB, shared pages counted once) of a command or of what a function does."""
+    shutil.rmtree(target, ignore_errors=True)
     began = time.monotonic()
     stop, peak = threading.Event(), [0.0]
     command = None
-    watcher = threading.Thread(target=_watch, args=(stop, peak))
+    watcher = threading.Thread(target=_watch, args=(stop, peak, target))
     watcher.start()
     try:
-        command = start()
+        command = start(target)
         if command is not None:
             done = subprocess.run(command, capture_output=True, text=True, env=_environment())
             if done.returncode:
-                raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
+                raise RuntimeError(f"ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
     finally:
         taken = time.monotonic() - began
         stop.set()
@@ -239,14 +260,18 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def _watch(stop: threading.Event, peak: list[float]) -> None:
+def _watch(stop: threading.Event, peak: list[float], target: Path) -> None:
+    """Note the most memory of all processes of a command, those that it let go of included."""
     while not stop.wait(0.2):
+        own = set(psutil.Process().children(recursive=True))
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if any(str(target) in word for word in process.cmdline()):
+                    own |= {process, *process.children(recursive=True)}
         total = 0
-        for process in psutil.Process().children(recursive=True):
-            try:
+        for process in own:
+            with contextlib.suppress(psutil.Error):
                 total += process.memory_full_info().pss
-            except psutil.Error:
-                continue
         peak[0] = max(peak[0], total / 2**20)
 
 

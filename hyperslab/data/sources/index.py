@@ -20,7 +20,7 @@ class Channel:
     variable: str = ""
     """Name of the variable in the raw files, where it differs from the channel's."""
     level: float | None = None
-    """Level of the variable, in the raw files' own unit."""
+    """Level of the variable: hPa of pressure, else the raw files' own unit."""
     details: dict[str, Any] = field(default_factory=dict)
     """What else its source needs to read it; content that JSON holds."""
 
