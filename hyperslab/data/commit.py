@@ -26,7 +26,7 @@ def commit(path: Path, recipe: Recipe, shards: dict[str, str], merged: Merged, e
     Parameters
     ----------
     shards
-        SHA-256 of each shard, by its name in the store.
+        Digest of each shard, by its name in the store.
     expected
         The digest that must come out, where one is known.
 

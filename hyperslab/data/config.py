@@ -2,9 +2,9 @@
 
 from datetime import date, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, field_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from hyperslab.data.sources.era5.config import Era5Settings
 from hyperslab.data.sources.fmri.config import FmriSettings
@@ -49,6 +49,12 @@ class Period(Settings):
     end: Day | None = None
     """Last day that is taken, to its last second; the end of the record where absent."""
 
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.start and self.end and self.start > self.end:
+            raise ValueError(f"start ({self.start}) must not come after end ({self.end})")
+        return self
+
 
 class DataSettings(Settings):
     """Raw files, what is taken from them, and how they are cut for training."""
@@ -56,11 +62,11 @@ class DataSettings(Settings):
     source: Literal["era5", "lartpc", "fmri"] = "era5"
     """Kind of archive: `era5` is fields on a latitude-longitude grid (netCDF, GRIB, Zarr), `lartpc` is hits or images
     of a liquid-argon detector, `fmri` is brain scans or regional time series."""
-    files: list[str] = Field(min_length=1)
+    files: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
     """Paths or glob patterns of the raw files, relative to the campaign file; or URLs."""
-    variables: list[str] | None = None
+    variables: list[str] | None = Field(default=None, min_length=1)
     """Names of the variables to take, as they stand in the files; all of them where absent."""
-    levels: list[float] | None = None
+    levels: list[float] | None = Field(default=None, min_length=1)
     """Levels to take (hPa) of the variables that have any; all of them where absent."""
     period: Period = Period()
     """Part of the record to take."""

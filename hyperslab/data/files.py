@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 BLOCK_BYTES = 1 << 20
 
 
@@ -40,8 +42,8 @@ def sync(path: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
+    """XXH3-128 of a file, in hexadecimal: it finds damage, many times as fast as SHA-256; it proves no authorship."""
+    digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)

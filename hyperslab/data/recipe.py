@@ -8,10 +8,11 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from hyperslab.data.config import DataSettings
-from hyperslab.data.frames import Ints
+from hyperslab.data.frames import Ints, mask_of
 from hyperslab.data.sources import Index
 from hyperslab.data.sources.append import append_index
 from hyperslab.data.splits import Splits, extend_splits, split_frames
+from hyperslab.data.statistics import pairs
 from hyperslab.errors import UserError
 
 SHARD_MEBIBYTES = 256.0
@@ -164,14 +165,27 @@ def make_recipe(index: Index, settings: DataSettings, shard_mebibytes: float = S
     """
     if index.is_ragged and settings.dtype != "float32":
         raise UserError(f"data.dtype: found {settings.dtype}, but points are stored as float32; leave it out")
+    splits = split_frames(index, settings.validation, settings.test)
+    _check_leads(index, splits, settings.difference_leads)
     return Recipe(
         index=index,
-        splits=split_frames(index, settings.validation, settings.test),
+        splits=splits,
         shard_length=_shard_length(index, (settings.shard_mebibytes or shard_mebibytes) * 2**20),
         dtype=settings.dtype,
         difference_leads=tuple(settings.difference_leads),
         settings=settings.model_dump(mode="json"),
     )
+
+
+def _check_leads(index: Index, splits: Splits, leads: list[int]) -> None:
+    """A lead over which no change can be measured is refused; archives of single frames do without the usual one."""
+    training = mask_of(splits["train"], len(index.time))
+    for lead in leads:
+        if lead > 1 and (index.is_ragged or len(pairs(index.segments, training, lead)) == 0):
+            raise UserError(
+                f"data.difference_leads: found {lead}, but no two training frames of a segment are so far apart; "
+                "choose smaller leads"
+            )
 
 
 def _shard_length(index: Index, shard_bytes: float) -> int:

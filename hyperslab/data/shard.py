@@ -5,7 +5,6 @@ after another, then an index of (offset, length) pairs in little-endian uint64, 
 holds a shard in memory whole, and reads an existing one before it overwrites it.
 """
 
-import hashlib
 import os
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +15,10 @@ import numcodecs
 import numcodecs.blosc
 import numpy as np
 import numpy.typing as npt
+import xxhash
 from zarr.codecs import BloscCodec
 
-from hyperslab.data.files import BLOCK_BYTES, sync
+from hyperslab.data.files import file_digest, sync
 from hyperslab.data.recipe import ArrayPlan
 
 COMPRESSOR = BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle")
@@ -41,7 +41,7 @@ class ShardWriter:
         self._draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._draft.open("wb")
-        self._digest = hashlib.sha256()
+        self._digest = xxhash.xxh3_128()
         self._position = 0
         grid = (plan.shard_length // plan.chunk[0], *plan.tiles)
         self._index = np.full((*grid, 2), ABSENT, "<u8")
@@ -67,7 +67,7 @@ class ShardWriter:
         Returns
         -------
         str
-            The SHA-256 of the file.
+            The digest of the file, as `file_digest` gives it.
         """
         if len(self._waiting):
             lacking = self._plan.chunk[0] - len(self._waiting)
@@ -113,10 +113,10 @@ class ShardWriter:
 
 
 def reread_digest(path: Path) -> str:
-    """SHA-256 of a file as the disk gives it back, past the memory that still holds what was written."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+    """Digest of a file as the disk gives it back, past the memory that still holds what was written."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(handle)
+    return file_digest(path)

@@ -129,53 +129,81 @@ def pairs(segment: Ints, taken: Bools, lead: int) -> Ints:
     return np.flatnonzero((segment[lead:] == segment[:-lead]) & taken[lead:] & taken[:-lead])
 
 
-_DROPPED_BITS = 11
-"""Bits of a float32's mantissa that a histogram's bins leave out: a bin is 2^-12 of its value wide."""
+_BINS_IN_SPREAD = 4096
+_MOST_BINS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """How often values of each size occur in one channel, in bins of equal relative width: quantiles that merge.
+    """How often values of each size occur in one channel: quantiles that merge.
 
-    The bins are the float32 numbers themselves without their last bits (as in DDSketch, Masson, Rim and Lee 2019,
-    whose relative error is the same by construction), so that a quantile is off by 2^-13 of its value at most.
+    Bins are as wide as a power of two, so that those of two histograms fit one another: the finer one is coarsened. A
+    part's bins are a 4096th of its own interquartile range wide (at most twice that), so a quantile of the whole is off
+    by a 4096th of the widest interquartile range of a part.
     """
 
-    bins: npt.NDArray[np.int64]
-    """Numbers of the bins that are not empty, in the order of the values."""
-    counts: npt.NDArray[np.int64]
+    exponent: int
+    """A bin is 2 to this power wide."""
+    bins: Ints
+    """Numbers of the bins that are not empty, ascending; a bin begins at its number times the width."""
+    counts: Ints
+
+    @classmethod
+    def none(cls) -> "Histogram":
+        """The histogram of no values at all."""
+        empty = np.empty(0, np.int64)
+        return cls(exponent=-1074, bins=empty, counts=empty)
 
     @classmethod
     def of(cls, values: Values) -> "Histogram":
         """The histogram of all finite values."""
-        finite = values[np.isfinite(values)]
-        bits = finite.view(np.int32).astype(np.int64)
-        # Ordered as the numbers are: a negative float's bits count away from zero.
-        ordered = np.where(bits < 0, -(bits & 0x7FFF_FFFF), bits)
-        bins, counts = np.unique(ordered >> _DROPPED_BITS, return_counts=True)
-        return cls(bins=bins, counts=counts.astype(np.int64))
+        finite = values[np.isfinite(values)].astype(np.float64)
+        if len(finite) == 0:
+            return cls.none()
+        low, high = np.quantile(finite, [0.25, 0.75], method="inverted_cdf")
+        spread = float(high - low) or float(np.ptp(finite)) or abs(float(finite[0])) or 1.0
+        exponent = math.frexp(spread / _BINS_IN_SPREAD)[1] - 1
+        # Values far apart would make bins without number.
+        exponent = max(exponent, math.frexp(float(np.abs(finite).max()))[1] - 52)
+        bins, counts = np.unique(_bins(finite, exponent), return_counts=True)
+        histogram = cls(exponent=exponent, bins=bins, counts=counts.astype(np.int64))
+        while len(histogram.bins) > _MOST_BINS:
+            histogram = histogram._coarser(histogram.exponent + 1)
+        return histogram
+
+    def _coarser(self, exponent: int) -> "Histogram":
+        """The same in wider bins."""
+        bins, where = np.unique(self.bins >> min(exponent - self.exponent, 63), return_inverse=True)
+        counts = np.zeros(len(bins), np.int64)
+        np.add.at(counts, where, self.counts)
+        return Histogram(exponent=exponent, bins=bins, counts=counts)
 
     def merge(self, other: "Histogram") -> "Histogram":
         """The histogram of both sets together."""
-        bins, where = np.unique(np.concatenate([self.bins, other.bins]), return_inverse=True)
+        exponent = max(self.exponent, other.exponent)
+        a, b = self._coarser(exponent), other._coarser(exponent)
+        bins, where = np.unique(np.concatenate([a.bins, b.bins]), return_inverse=True)
         counts = np.zeros(len(bins), np.int64)
-        np.add.at(counts, where, np.concatenate([self.counts, other.counts]))
-        return Histogram(bins=bins, counts=counts)
+        np.add.at(counts, where, np.concatenate([a.counts, b.counts]))
+        return Histogram(exponent=exponent, bins=bins, counts=counts)
 
     def quantile(self, share: float) -> float:
         """Value below which that share of the values lies; NaN where there are none."""
         if len(self.counts) == 0:
             return float("nan")
         number = int(np.searchsorted(np.cumsum(self.counts), share * self.counts.sum()))
-        middle = (int(self.bins[min(number, len(self.bins) - 1)]) << _DROPPED_BITS) + (1 << (_DROPPED_BITS - 1))
-        bits = middle if middle >= 0 else -middle | 0x8000_0000
-        return float(np.asarray(bits & 0xFFFF_FFFF, np.uint32).view(np.float32))
+        return math.ldexp(int(self.bins[min(number, len(self.bins) - 1)]) + 0.5, self.exponent)
 
-    def to_json(self) -> dict[str, list[int]]:
+    def to_json(self) -> dict[str, Any]:
         """A form that JSON holds."""
-        return {"bins": self.bins.tolist(), "counts": self.counts.tolist()}
+        return {"exponent": self.exponent, "bins": self.bins.tolist(), "counts": self.counts.tolist()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Histogram":
         """The inverse of `to_json`."""
-        return cls(bins=np.asarray(content["bins"], np.int64), counts=np.asarray(content["counts"], np.int64))
+        bins, counts = (np.asarray(content[name], np.int64) for name in ("bins", "counts"))
+        return cls(exponent=int(content["exponent"]), bins=bins, counts=counts)
+
+
+def _bins(values: Floats, exponent: int) -> Ints:
+    return np.asarray(np.floor(np.ldexp(values, -exponent)), np.int64)

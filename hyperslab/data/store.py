@@ -11,6 +11,7 @@ A store is a Zarr v3 group that `xarray.open_zarr` opens.
   `.hyperslab/manifest.json` (a digest for each file). Without its manifest a store is unfinished and refused.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,10 +133,17 @@ def open_store(path: Path) -> Store:
     manifest = read_manifest(path)
     if commit_path(path).exists():
         raise UserError(f"{path}: was being completed when it was interrupted; go on with `hyperslab resume`")
+    # Zarr would read a small array that is missing as zeros; a missing shard is found when it is read.
+    check_present(path, [name for name in manifest["files"] if name.split("/")[0] not in LARGE_ARRAYS])
     try:
-        group = zarr.open_group(path, mode="r")
-    except FileNotFoundError:
-        raise UserError(f"{path}: its zarr.json is missing; mend it with `hyperslab repair`") from None
+        return _open(path, manifest["digest"])
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path}: cannot be opened ({reason}); mend the store with `hyperslab repair`") from None
+
+
+def _open(path: Path, digest: str) -> Store:
+    group = zarr.open_group(path, mode="r")
 
     def small(name: str) -> npt.NDArray[Any]:
         return np.asarray(group[name][:])
@@ -144,7 +152,7 @@ def open_store(path: Path) -> Store:
     space = group[large[0]].metadata.dimension_names[2:] if "values" in large else ()
     return Store(
         path=path,
-        digest=manifest["digest"],
+        digest=digest,
         arrays={name: group[name] for name in large},
         source=str(group.attrs["source"]),
         clock=Clock(kind=group.attrs["clock"], calendar=time.attrs.get("calendar", "proleptic_gregorian")),
@@ -160,6 +168,19 @@ def open_store(path: Path) -> Store:
         splits={name: tuple((a, b) for a, b in group.attrs["splits"][name]) for name in SPLITS},
         frame_start=small("frame_start") if "frame_start" in group else None,
     )
+
+
+def check_present(path: Path, names: Iterable[str]) -> None:
+    """Look whether files of a store are there, without reading them.
+
+    Raises
+    ------
+    UserError
+        When one is missing.
+    """
+    for name in names:
+        if not (path / name).is_file():
+            raise UserError(f"{path / name}: is missing; mend the store with `hyperslab repair`")
 
 
 def is_finished(path: Path) -> bool:

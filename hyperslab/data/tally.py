@@ -22,7 +22,7 @@ class Tally:
         self._training = mask_of(recipe.splits["train"], len(index.time))
         self._moments = Moments.none(channels)
         self._differences = {lead: Moments.none(channels) for lead in recipe.difference_leads}
-        self._histograms = [Histogram.of(np.empty(0, np.float32))] * channels if index.robust else []
+        self._histograms = [Histogram.none()] * channels if index.robust else []
         self._missing = np.zeros(channels, np.int64)
         self._valid: list[bool] = []
         self._worst, self._squares = np.zeros(channels), np.zeros(channels)

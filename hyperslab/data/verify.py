@@ -37,7 +37,7 @@ def damaged_files(path: Path, threads: int = 4) -> dict[str, str]:
         if not file.is_file():
             return "missing"
         found = file_digest(file)
-        return None if found == digest else f"changed: SHA-256 {found[:12]}, the manifest has {digest[:12]}"
+        return None if found == digest else f"changed: XXH3 {found[:12]}, the manifest has {digest[:12]}"
 
     with ThreadPoolExecutor(threads) as pool:
         found = zip(files, pool.map(check, files.items()), strict=True)
@@ -48,10 +48,16 @@ def damaged_files(path: Path, threads: int = 4) -> dict[str, str]:
     return problems
 
 
+def is_appended_to(path: Path) -> bool:
+    """Whether an append to a finished store was begun and not finished: the store is as it was, its recipe longer."""
+    return bool(digest_of(read_recipe(path).to_json()) != read_manifest(path)["recipe_digest"])
+
+
 def verify(path: Path, threads: int = 4) -> Iterator[str]:
     """One line for everything in a finished store that is not as it should be.
 
-    Digests of all files; then, from the values themselves: coverage, missing values, statistics.
+    Digests of all files; then, from the values themselves: coverage, missing values, statistics. These wait while an
+    append is under way, since the recipe is that of the longer store.
 
     Raises
     ------
@@ -62,11 +68,9 @@ def verify(path: Path, threads: int = 4) -> Iterator[str]:
     if problems:
         yield from (f"{name}: {problem}" for name, problem in problems.items())
         return
-    recipe = read_recipe(path)
-    if digest_of(recipe.to_json()) != read_manifest(path)["recipe_digest"]:
-        yield "an append was begun and not finished: statistics are compared when it is; go on with `hyperslab stage`"
+    if is_appended_to(path):
         return
-    store = open_store(path)
+    recipe, store = read_recipe(path), open_store(path)
     yield from _uncovered(store, recipe)
     with ThreadPoolExecutor(threads) as pool:
         records = list(pool.map(lambda part: _measure(store, recipe, part), range(recipe.num_parts)))
@@ -126,10 +130,9 @@ def forget_damaged(path: Path, threads: int = 4) -> list[int]:
     problems = damaged_files(path, threads)
     if ".hyperslab/manifest.json" in problems:
         raise UserError(f"{path}: its manifest is damaged, so nothing says what is sound; stage anew in a new campaign")
-    recipe = read_recipe(path)
-    if digest_of(recipe.to_json()) != read_manifest(path)["recipe_digest"]:
+    if is_appended_to(path):
         raise UserError(f"{path}: an append was begun and not finished; go on with `hyperslab stage` first")
-    arrays = {plan.name for plan in recipe.arrays}
+    arrays = {plan.name for plan in read_recipe(path).arrays}
     parts = set()
     for name in problems:
         pieces = name.split("/")

@@ -127,7 +127,7 @@ class Driver:
                 watch()
 
     def append(self, patterns: list[str]) -> None:
-        """Lengthen the store's recipe by the files that are not in it yet.
+        """Lengthen the store's recipe by the files that are not in it yet; go on with an append that was cut off.
 
         Parameters
         ----------
@@ -139,16 +139,11 @@ class Driver:
         UserError
             When there are none, or they do not continue the archive.
         """
-        recipe = staging.read_recipe(self.directory.store)
-        known = {file.path for file in recipe.index.files}
-        more = [path for path in expand(patterns or self.campaign.data.files) if path not in known]
-        if not more:
-            raise UserError(f"{self.directory.store}: already holds every file that data.files names; add files")
-        settings = self.campaign.data.model_copy(update={"files": more})
-        recipe = extend_recipe(recipe, source_of(self.campaign.data.source).scan(more, settings))
-        staging.create(self.directory.store, recipe)
-        self.journal.append("appended", files=len(more))
-        _note_store(self.journal, recipe)
+        recipe = longer_recipe(self.directory, patterns)
+        if recipe is not None:
+            staging.create(self.directory.store, recipe)
+            self.journal.append("appended")
+            _note_store(self.journal, recipe)
 
     def repair(self) -> None:
         """Mark what is damaged in the store, for staging to write it again."""
@@ -190,6 +185,7 @@ class Driver:
         """Stage the raw files into a verified store."""
         path = self.directory.store
         if self._is_staged():
+            store.check_present(path, store.read_manifest(path)["files"])
             return
         with self._step("stage"):
             _check_room(path, recipe)
@@ -312,6 +308,27 @@ class Driver:
         lines = self.directory.log(step, number).read_text(encoding="utf-8", errors="replace").splitlines()
         said = [line.removeprefix("hyperslab: ") for line in lines if line.startswith("hyperslab: ")]
         return said[-1] if said else f"{step} refused its work; read `hyperslab logs {self.directory.path}`"
+
+
+def longer_recipe(directory: CampaignDir, patterns: list[str]) -> Recipe | None:
+    """The recipe of a campaign's store with the files that are not in it yet; None where an append of them has begun.
+
+    Raises
+    ------
+    UserError
+        When there are none, or they do not continue the archive.
+    """
+    data = directory.read().data
+    recipe = staging.read_recipe(directory.store)
+    known = {file.path for file in recipe.index.files}
+    more = [path for path in expand(patterns or data.files) if path not in known]
+    if more:
+        index = source_of(data.source).scan(more, data.model_copy(update={"files": more}))
+        return extend_recipe(recipe, index)
+    if staging.is_complete(directory.store):
+        named = "--files" if patterns else "data.files"
+        raise UserError(f"{directory.store}: already holds every file that {named} names; name later files")
+    return None
 
 
 def script_of(directory: CampaignDir, site: Site, step: str, number: int) -> str:

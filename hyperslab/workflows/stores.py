@@ -28,16 +28,19 @@ def stage(
 ) -> None:
     """Stage raw files into a verified store, and stop there."""
     from hyperslab.data.sources.paths import absolute
-    from hyperslab.workflows.run import start
+    from hyperslab.data.staging import read_recipe
+    from hyperslab.workflows.run import longer_recipe, start
     from hyperslab.workflows.steps.plan import describe_store, plan_store
 
     if target.is_dir():
         found = CampaignDir(target.absolute())
-        if append:
-            patterns = [absolute(pattern, Path.cwd()) for pattern in files]
-            _stage(found, lambda driver: driver.append(patterns))
+        found.read()
+        patterns = [absolute(pattern, Path.cwd()) for pattern in files]
+        if dry_run:
+            recipe = longer_recipe(found, patterns) if append else None
+            print_pairs(describe_store(recipe or read_recipe(found.store)))
         else:
-            _stage(found)
+            _stage(found, (lambda driver: driver.append(patterns)) if append else None)
         return
     if append:
         raise UserError(f"{target}: --append adds to a store that is there: give the campaign's directory")
@@ -72,11 +75,14 @@ def verify(
 ) -> None:
     """Reread every file of a store and compare it with the manifest."""
     from hyperslab.data.store import open_store
+    from hyperslab.data.verify import is_appended_to
     from hyperslab.data.verify import verify as verify_store
 
     path = store.absolute()
     if CampaignDir(path).journal.exists():
         path = CampaignDir(path).store
+    if is_appended_to(path):
+        console.print(f"{path}: an append was begun; its statistics are compared when it is finished", soft_wrap=True)
     problems = list(verify_store(path))
     for problem in problems:
         console.print(problem, markup=False, soft_wrap=True)

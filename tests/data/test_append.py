@@ -114,8 +114,15 @@ def other_units(dataset: xr.Dataset) -> xr.Dataset:
             "begins at 2000-12-31T00:00, the store ends at 2001-01-10T18:00",
         ),
         (make_dataset(start="2001-02-01T00", rows=5, frames=8), r"its space \(latitude 5, longitude 4\) is not that"),
-        (make_dataset(start="2001-02-01T00", variables=["t2m"], frames=8), r"its channels \(t2m \[K\]\) differ"),
-        (other_units(make_dataset(start="2001-02-01T00", frames=8)), r"its channels \(.*t2m \[degC\]\) differ"),
+        (
+            make_dataset(start="2001-02-01T00", variables=["t2m"], frames=8),
+            r"its channels \(none\) differ from .* \(msl \[Pa\]\)",
+        ),
+        (other_units(make_dataset(start="2001-02-01T00", frames=8)), r"its channels \(t2m \[degC\]\) differ"),
+        (
+            make_dataset(start="2001-02-01T00", step_hours=12, frames=8),
+            "has a frame every 12 h, the store every 6 h; files that are appended must be like the old ones",
+        ),
     ],
 )
 def test_files_that_do_not_continue_the_archive_are_refused(

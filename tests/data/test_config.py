@@ -60,3 +60,15 @@ def test_a_mistake_is_reported_once_under_the_key_that_a_person_wrote() -> None:
 def test_a_shard_without_end_is_refused() -> None:
     with pytest.raises(UserError, match="shard_mebibytes"):
         settings(shard_mebibytes=float("inf"))
+
+
+@pytest.mark.parametrize("key", ["variables", "levels", "files", "difference_leads"])
+def test_an_empty_list_is_refused(key: str) -> None:
+    with pytest.raises(UserError, match=rf"{key}: found \[\]"):
+        parse(DataSettings, {"files": ["raw.nc"], key: []}, "here.yaml")
+
+
+def test_a_period_that_ends_before_it_begins_is_refused() -> None:
+    content = {"files": ["raw.nc"], "period": {"start": "2001-02-01", "end": "2001-01-01"}}
+    with pytest.raises(UserError, match=r"period: .*start \(2001-02-01\) must not come after end \(2001-01-01\)"):
+        parse(DataSettings, content, "here.yaml")

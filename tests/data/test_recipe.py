@@ -52,3 +52,10 @@ def test_splits_that_cannot_be_cut_are_refused(tmp_path: Path) -> None:
 def test_json_gives_the_same_recipe_back(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path)
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
+
+
+def test_a_lead_over_which_nothing_changes_is_refused(tmp_path: Path) -> None:
+    # 40 frames, of which 32 are trained on: 31 is the longest lead.
+    assert recipe_of(tmp_path, difference_leads=[1, 31]).difference_leads == (1, 31)
+    with pytest.raises(UserError, match=r"difference_leads: found 32, but no two training frames .* so far apart"):
+        recipe_of(tmp_path, difference_leads=[1, 32])

@@ -60,7 +60,7 @@ def test_a_changed_byte_is_found_and_its_file_named(finished_store: Path, name: 
     content[len(content) // 2] ^= 0xFF
     (finished_store / name).write_bytes(content)
     [line] = verify(finished_store)
-    assert line.startswith(f"{name}: changed: SHA-256 ")
+    assert line.startswith(f"{name}: changed: XXH3 ")
 
 
 def test_a_missing_file_is_named(finished_store: Path) -> None:

@@ -10,7 +10,7 @@ from hyperslab.data.files import digest_of, file_digest, read_json, write_json
 from hyperslab.data.recipe import Recipe
 from hyperslab.data.sources import Block, Index, source_of
 from hyperslab.data.store import manifest_path, open_store, read_manifest, recipe_path
-from hyperslab.data.verify import forget_damaged, verify
+from hyperslab.data.verify import forget_damaged, is_appended_to, verify
 from hyperslab.errors import UserError
 from tests.conftest import shard_of
 
@@ -121,5 +121,22 @@ def test_an_unfinished_append_is_finished_before_a_repair(finished_store: Path, 
     write_json(recipe_path(finished_store), content)
     with pytest.raises(UserError, match="an append was begun and not finished"):
         forget_damaged(finished_store)
-    assert "an append was begun" in next(verify(finished_store))
+    # The old store still counts, and its files are sound.
+    assert is_appended_to(finished_store)
+    assert list(verify(finished_store)) == []
     assert open_store(finished_store).read(0, 1).shape == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("name", ["mean/c/0", "zarr.json", "time/zarr.json"])
+def test_a_store_that_lacks_a_small_file_is_not_opened(finished_store: Path, name: str) -> None:
+    (finished_store / name).unlink()
+    with pytest.raises(UserError, match=rf"{name}: is missing; mend the store with `hyperslab repair`"):
+        open_store(finished_store)
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "mean/c/0"])
+def test_a_store_whose_small_file_is_damaged_is_not_opened(finished_store: Path, name: str) -> None:
+    path = finished_store / name
+    path.write_bytes(path.read_bytes()[:10])
+    with pytest.raises(UserError, match=r"store: cannot be opened \(.*; mend the store with `hyperslab repair`"):
+        open_store(finished_store)

@@ -38,6 +38,11 @@ def test_a_store_is_staged_appended_to_damaged_and_repaired(call: Cli, campaign_
     code, _, err = call("stage", directory, "--append")
     assert code == 2
     assert "already holds every file that data.files names; add files" in err
+    code, out, _ = call("stage", directory, "--append", "--dry-run", "--files", tmp_path / "later_2.nc")
+    assert code == 0
+    assert "= 120 x 2 x 8 x 12" in out
+    assert open_store(directory / "store").digest == first
+    assert len(open_store(directory / "store").time) == 100
     code, out, _ = call("stage", directory, "--append", "--files", tmp_path / "later_2.nc")
     assert code == 0
     assert "120 frames" in out

@@ -1,5 +1,6 @@
 """One index after another: later months, more subjects, further events."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,7 @@ def append_index(old: Index, new: Index) -> Index:
         time=old.time + tuple(later + time for time in new.time),
         segment=old.segment + tuple(first_segment + segment for segment in new.segment),
         files=old.files + tuple(_shifted(file, num_old) for file in new.files),
-        oddities=old.oddities + tuple(line for line in new.oddities if line not in old.oddities),
+        oddities=old.oddities + tuple(line for line in _oddities(old, new) if line not in old.oddities),
         points=None if old.points is None else old.points + (new.points or ()),
         frame_labels={name: old.frame_labels[name] + new.frame_labels[name] for name in old.frame_labels},
         segment_labels={
@@ -42,7 +43,7 @@ def _check_form(old: Index, new: Index) -> None:
     first, rule = new.files[0].path, "files that are appended must be like the old ones"
     for name in MUST_BE_EQUAL:
         if getattr(old, name) != getattr(new, name):
-            here, there = (_words(getattr(index, name)) for index in (new, old))
+            here, there = (_words(getattr(a, name), getattr(b, name)) for a, b in ((new, old), (old, new)))
             raise UserError(f"{first}: its {name} ({here}) differ from those of the store ({there}); {rule}")
     if old.space != new.space:
         here, there = (", ".join(f"{axis.name} {len(axis.values)}" for axis in index.space) for index in (new, old))
@@ -55,6 +56,9 @@ def _check_form(old: Index, new: Index) -> None:
             f"{first}: begins at {new.clock.moment(min(new.time))}, the store ends at "
             f"{old.clock.moment(max(old.time))}; only later frames can be appended, stage the others anew"
         )
+    after, before = (measure_segments(index.times, index.segments, index.clock) for index in (new, old))
+    if old.split_by == "time" and after.step and before.step and after.cadence != before.cadence:
+        raise UserError(f"{first}: has a frame every {after.cadence}, the store every {before.cadence}; {rule}")
     if old.split_by == "subject":
         _check_runs(old, new)
 
@@ -67,6 +71,14 @@ def _check_runs(old: Index, new: Index) -> None:
         if run in known:
             words = ", ".join(f"{name} {value}" for name, value in zip(names, run, strict=True) if value != "")
             raise UserError(f"{new.files[0].path}: the run of {words} is in the store; name each run once")
+
+
+def _oddities(old: Index, new: Index) -> Iterator[str]:
+    yield from new.oddities
+    here, there = (measure_segments(index.times, index.segments, index.clock).cadence for index in (new, old))
+    if here != there and "none" not in (here, there):
+        name = new.files[0].path.rsplit("/", 1)[-1]
+        yield f"{name}: appended with a frame every {here}, the frames before every {there}"
 
 
 def _joins(old: Index, new: Index) -> bool:
@@ -84,7 +96,8 @@ def _shifted(file: RawFile, frames: int) -> RawFile:
     return replace(file, runs=tuple((position, frame + frames, count) for position, frame, count in file.runs))
 
 
-def _words(value: Any) -> str:
+def _words(value: Any, other: Any) -> str:
+    """A value in words; of several fields those that the other one lacks."""
     if isinstance(value, tuple):
-        return ", ".join(f"{item.name} [{item.units}]" for item in value) or "none"
+        return ", ".join(f"{item.name} [{item.units}]" for item in value if item not in other) or "none"
     return str(value)

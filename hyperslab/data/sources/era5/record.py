@@ -103,7 +103,8 @@ def make_record(used: Sequence[tuple[Header, tuple[str, ...]]], settings: DataSe
     pieces = [_piece(header, names, members, clock, settings) for header, names in used]
     pieces = [piece for piece in pieces if len(piece.positions)]
     if not pieces:
-        raise UserError(f"data.period: no frame lies in {settings.period.start} to {settings.period.end}; widen it")
+        start, end = (day or "..." for day in (settings.period.start, settings.period.end))
+        raise UserError(f"data.period: no frame lies in {start} to {end}; choose one that the files reach into")
     groups = _by_files(pieces)
     has_starts, oddities = _forecasts([[piece.frames for piece in held] for held in groups.values()])
     trajectories = find_trajectories([piece.frames for piece in pieces], members is not None, has_starts)

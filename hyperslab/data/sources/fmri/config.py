@@ -19,12 +19,12 @@ class FmriSettings(Settings):
     """Time between two frames, where neither a sidecar nor the header of a file states it; taken before either."""
     parcels: int | None = Field(default=None, ge=1)
     """Number of parcels of tables that do not name them, which says what of their two axes is time."""
-    mask: str | None = None
+    mask: str | None = Field(default=None, min_length=1)
     """Path of a 3-D image: voxels where it is 0 are missing. `brain` takes each run's own fMRIPrep brain mask."""
     shape: tuple[Voxels, Voxels, Voxels] | None = None
     """Voxels along x, y and z: volumes are cropped and padded about their middle to this size; as they are where
     absent."""
-    atlas: str | None = None
+    atlas: str | None = Field(default=None, min_length=1)
     """Path of a 3-D image of labels: volumes become the mean of each of its parcels."""
     confounds: Annotated[list[str], Field(min_length=1)] | None = None
     """Columns of each run's fMRIPrep confounds to regress out, by name or pattern, such as `[trans_?, rot_?, csf]`;

@@ -61,11 +61,11 @@ def find_file(path: str) -> Path:
             raise UserError(
                 f"{path}: is a link to data that is not here; fetch it with `datalad get` or `git annex get`"
             ) from None
-        raise UserError(f"{path}: no such file; check data.files") from None
+        raise UserError(f"{path}: no such file; check its path") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path[:200]}: cannot be reached ({error}); check data.files") from None
+        raise UserError(f"{path[:200]}: cannot be reached ({error}); check its path") from None
     if not stat.S_ISREG(state.st_mode):
-        raise UserError(f"{path}: is no ordinary file; name files in data.files")
+        raise UserError(f"{path}: is no ordinary file; name a file")
     if state.st_size == 0:
         raise UserError(f"{path}: is empty (0 bytes); get the file again")
     return file

@@ -271,7 +271,7 @@ def test_a_variable_that_lacks_frames_is_refused(tmp_path: Path) -> None:
 
 def test_a_period_without_frames_is_refused(tmp_path: Path) -> None:
     path = write_netcdf(tmp_path / "raw.nc")
-    with pytest.raises(UserError, match=r"data\.period: no frame lies in 1990-01-01 to 1990-12-31; widen it"):
+    with pytest.raises(UserError, match=r"data\.period: no frame lies in 1990-01-01 to 1990-12-31; choose one"):
         scan([path], period={"start": "1990-01-01", "end": "1990-12-31"})
 
 
