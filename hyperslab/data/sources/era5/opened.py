@@ -75,9 +75,7 @@ class OpenFiles:
         UserError
             When the file has changed since the scan, or cannot be opened.
         """
-        if self._process != os.getpid():
-            self._open.clear()
-            self._process = os.getpid()
+        self._forget_forked()
         key = (file.path, file.size_bytes, file.modified_ns, file.details.get("part"), file.details.get("group"))
         if key in self._open and is_url(file.path):
             # Asking the server each time would take longer than reading.
@@ -87,6 +85,29 @@ class OpenFiles:
         if key not in self._open:
             while len(self._open) >= _MOST_OPEN:
                 self._open.popitem(last=False)[1].close()
-            self._open[key] = _Open(file)
+            self._open[key] = self._open_alone(file)
         self._open.move_to_end(key)
         return self._open[key].reader
+
+    def _open_alone(self, file: RawFile) -> _Open:
+        """Open a file, with all others closed where that is what it takes.
+
+        HDF5 2.0 mixes files up that are open together and hold texts, such as `expver`: it looks for the text of one in
+        the other, and then says that the file is damaged.
+        """
+        try:
+            return _Open(file)
+        except UserError:
+            self.close()
+            return _Open(file)
+
+    def close(self) -> None:
+        """Close all files."""
+        self._forget_forked()
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _forget_forked(self) -> None:
+        if self._process != os.getpid():
+            self._open.clear()
+            self._process = os.getpid()

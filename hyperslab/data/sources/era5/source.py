@@ -38,6 +38,7 @@ class Era5:
             When it cannot be read, or holds no field on a regular grid.
         """
         with LOCK, damage(path, "its header cannot be read"):
+            self._files.close()  # see OpenFiles: HDF5 mixes up files that are open together
             return describe_contents(read_contents(path))
 
     def scan(self, paths: Sequence[str], settings: DataSettings) -> Index:
@@ -49,6 +50,8 @@ class Era5:
             When a file cannot be used, files overlap or disagree, or the campaign asks for what no file has.
         """
         contents = []
+        with LOCK:
+            self._files.close()  # see OpenFiles: HDF5 mixes up files that are open together
         for path in paths:
             with LOCK, damage(path, "its header cannot be read"):
                 contents.append(read_contents(path))

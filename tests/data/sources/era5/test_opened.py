@@ -103,3 +103,20 @@ def test_an_index_may_be_read_by_another_source(tmp_path: Path) -> None:
     source = Era5()
     for index in (first, second, first):
         np.testing.assert_array_equal(source.read(index, 0, 4)["values"], read_all(index))
+
+
+def test_files_with_texts_are_read_again_and_again_whatever_else_is_open(tmp_path: Path) -> None:
+    # HDF5 2.0 looks for the text of one open file in another, and calls the file damaged.
+    datasets = {}
+    for number, frames in enumerate((60, 48, 108)):
+        dataset = make_dataset(frames=frames, variables=["t2m"], seed=number)
+        dataset["expver"] = ("time", np.asarray(["0001"] * frames))
+        path = tmp_path / f"{number}.nc"
+        dataset.to_netcdf(path, encoding={"t2m": {"zlib": True, "chunksizes": (1, 3, 4)}})
+        datasets[path] = dataset["t2m"].values
+    source = Era5()
+    for path in [*datasets, *datasets, *reversed(datasets)]:
+        index = scan([path])
+        for start in (0, 40):
+            read = source.read(index, start, start + 8)["values"][:, 0]
+            np.testing.assert_array_equal(read, datasets[path][start : start + 8])
