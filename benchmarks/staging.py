@@ -180,14 +180,7 @@ def anemoi_command(environment: Path, files: list[Path], target: Path) -> list[s
         f"dates: {{start: '{str(start)[:19]}', end: '{str(end)[:19]}', frequency: {hours}h}}\n"
         f"input: {{netcdf: {{path: '{files[0].parent}/era5_pl_*.nc'}}}}\n"
     )
-    return [
-        str(environment / "bin" / "anemoi-datasets"),
-        "create",
-        "--processes",
-        str(WORKERS),
-        str(recipe),
-        str(target / "out.zarr"),
-    ]
+    return [str(environment / "bin" / "anemoi-datasets"), "create", str(recipe), str(target / "out.zarr")]
 
 
 def decode(files: list[Path]) -> None:
