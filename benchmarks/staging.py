@@ -10,7 +10,7 @@ with netCDF4, and compressing the same values with Blosc and writing them to the
 Sizes are those of the netCDF files; deflated as they are, they hold about 2.3 times as many bytes of float32 values.
 Archives that lie in `--folder` from an earlier run are taken again.
 
-`--anemoi` names a virtual environment that holds anemoi-datasets (it pins zarr 2): `python3.11 -m venv VENV &&
+`--anemoi` names a virtual environment that holds anemoi-datasets (it pins zarr 2); it gets the archive in one file: `python3.11 -m venv VENV &&
 VENV/bin/pip install 'anemoi-datasets[create]==0.5.47'`.
 """
 
@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -97,6 +96,8 @@ def compare(folder: Path, size_bytes: int, pairs: int, anemoi: Path | None) -> N
     global _held
     _held = (files[0], [np.ascontiguousarray(frame) for block in _values(files[0]) for frame in block])
     print(f"{len(files)} netCDF files, {disk / 1e9:.2f} GB on disk, {total / 1e9:.2f} GB of float32 values")
+    if anemoi:
+        join(files)
     work: dict[str, Callable[[Path], list[str] | None]] = {
         "hyperslab stage": lambda target: hyperslab(files, target),
         "xarray open_mfdataset, to_zarr": lambda target: [
@@ -178,9 +179,25 @@ def anemoi_command(environment: Path, files: list[Path], target: Path) -> list[s
     recipe = target / "recipe.yaml"
     recipe.write_text(
         f"dates: {{start: '{str(start)[:19]}', end: '{str(end)[:19]}', frequency: {hours}h}}\n"
-        f"input: {{netcdf: {{path: '{files[0].parent}/era5_pl_*.nc'}}}}\n"
+        f"input: {{netcdf: {{path: '{join(files)}'}}}}\n"
     )
     return [str(environment / "bin" / "anemoi-datasets"), "create", str(recipe), str(target / "out.zarr")]
+
+
+def join(files: list[Path]) -> Path:
+    """The same archive in one file: over several, anemoi-datasets opens them in threads and netCDF-C crashes."""
+    path = files[0].parent / "joined.nc"
+    if not path.exists():
+        draft = path.with_suffix(".draft")
+        with xr.open_mfdataset(files, combine="by_coords", data_vars="minimal", chunks={}) as dataset:
+            fields = {name: variable for name, variable in dataset.data_vars.items() if variable.ndim > 2}
+            encoding = {
+                name: {"zlib": True, "complevel": 1, "shuffle": True, "chunksizes": (1, *variable.shape[1:])}
+                for name, variable in fields.items()
+            }
+            dataset.drop_encoding().to_netcdf(draft, encoding=encoding)
+        draft.rename(path)
+    return path
 
 
 def decode(files: list[Path]) -> None:
@@ -241,12 +258,6 @@ def measure(start: Callable[[Path], list[str] | None], target: Path) -> tuple[fl
         command = start(target)
         if command is not None:
             done = subprocess.run(command, capture_output=True, text=True, env=_environment())
-            while done.returncode == -signal.SIGSEGV:
-                # netCDF-C in two threads of a peer: not counted, tried again.
-                print("    died of a segmentation fault, once more", file=sys.stderr, flush=True)
-                shutil.rmtree(target)
-                began = time.monotonic()
-                done = subprocess.run(start(target) or [], capture_output=True, text=True, env=_environment())
             if done.returncode:
                 raise RuntimeError(f"ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
     finally:
