@@ -10,8 +10,8 @@ with netCDF4, and compressing the same values with Blosc and writing them to the
 Sizes are those of the netCDF files; deflated as they are, they hold about 2.3 times as many bytes of float32 values.
 Archives that lie in `--folder` from an earlier run are taken again.
 
-`--anemoi` names a virtual environment that holds anemoi-datasets (it pins zarr 2); it gets the archive in one file: `python3.11 -m venv VENV &&
-VENV/bin/pip install 'anemoi-datasets[create]==0.5.47'`.
+`--anemoi` names a virtual environment that holds anemoi-datasets (it pins zarr 2): `python3.11 -m venv VENV &&
+VENV/bin/pip install 'anemoi-datasets[create]==0.5.47'`. It gets the archive in one file.
 """
 
 import argparse
