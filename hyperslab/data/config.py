@@ -96,6 +96,14 @@ class DataSettings(Settings):
             raise ValueError("must name each one once")
         return value
 
+    @model_validator(mode="after")
+    def _of_this_source(self) -> Self:
+        for name in ("era5", "lartpc", "fmri"):
+            own = getattr(self, name)
+            if name != self.source and own != type(own)():
+                raise ValueError(f"{name}: is for source {name}, found source {self.source}; leave it out")
+        return self
+
     def located(self, folder: Path) -> "DataSettings":
         """The same settings, with every path taken from a folder.
 

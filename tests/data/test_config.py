@@ -72,3 +72,10 @@ def test_a_period_that_ends_before_it_begins_is_refused() -> None:
     content = {"files": ["raw.nc"], "period": {"start": "2001-02-01", "end": "2001-01-01"}}
     with pytest.raises(UserError, match=r"period: .*start \(2001-02-01\) must not come after end \(2001-01-01\)"):
         parse(DataSettings, content, "here.yaml")
+
+
+def test_settings_of_another_source_are_refused() -> None:
+    content = {"files": ["raw.nc"], "fmri": {"detrend": "linear"}}
+    with pytest.raises(UserError, match="fmri: is for source fmri, found source era5; leave it out"):
+        parse(DataSettings, content, "here.yaml")
+    assert parse(DataSettings, {**content, "source": "fmri"}, "here.yaml").fmri.detrend == "linear"
