@@ -50,6 +50,12 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal: for files that come from elsewhere, whose digests others state."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def digest_of(content: Any) -> str:
     """SHA-256 of content that JSON can hold, in hexadecimal."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

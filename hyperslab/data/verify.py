@@ -50,7 +50,8 @@ def damaged_files(path: Path, threads: int = 4) -> dict[str, str]:
 
 def is_appended_to(path: Path) -> bool:
     """Whether an append to a finished store was begun and not finished: the store is as it was, its recipe longer."""
-    return bool(digest_of(read_recipe(path).to_json()) != read_manifest(path)["recipe_digest"])
+    manifest = read_manifest(path)
+    return bool(digest_of(read_recipe(path).to_json()) != manifest["recipe_digest"])
 
 
 def verify(path: Path, threads: int = 4) -> Iterator[str]:

@@ -37,7 +37,7 @@ def test_a_store_is_staged_appended_to_damaged_and_repaired(call: Cli, campaign_
 
     code, _, err = call("stage", directory, "--append")
     assert code == 2
-    assert "already holds every file that data.files names; add files" in err
+    assert "already holds every file that data.files names; name later files" in err
     code, out, _ = call("stage", directory, "--append", "--dry-run", "--files", tmp_path / "later_2.nc")
     assert code == 0
     assert "= 120 x 2 x 8 x 12" in out

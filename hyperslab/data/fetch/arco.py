@@ -15,7 +15,7 @@ import xarray as xr
 
 from hyperslab.data.fetch.download import Downloads, disk_mistake, target_of
 from hyperslab.data.fetch.plan import ArcoRequest, Item, check_names, months, safe_name, shown
-from hyperslab.data.files import file_digest, sync
+from hyperslab.data.files import sha256_of, sync
 from hyperslab.errors import Stopped, UserError
 
 NETWORK = (OSError, aiohttp.ClientError, TimeoutError)
@@ -80,7 +80,7 @@ class Arco:
             "finished",
             origin=item.origin,
             size_bytes=target.stat().st_size,
-            sha256=file_digest(target),
+            sha256=sha256_of(target),
             validator=item.validator,
             verified="",
             missing_values=missing,

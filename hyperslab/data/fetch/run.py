@@ -15,7 +15,7 @@ from hyperslab.data.fetch.download import Downloads, target_of
 from hyperslab.data.fetch.manifest import Manifest
 from hyperslab.data.fetch.plan import Item
 from hyperslab.data.fetch.rate import Rate
-from hyperslab.data.files import file_digest
+from hyperslab.data.files import sha256_of
 from hyperslab.errors import Stopped, UserError
 
 _CLIENTS = (
@@ -126,7 +126,7 @@ def verify(out: Path) -> tuple[int, list[str]]:
             problems.append(
                 f"{path}: has {path.stat().st_size:,} bytes instead of {entry['size_bytes']:,}; fetch again"
             )
-        elif file_digest(path) != entry["sha256"]:
+        elif sha256_of(path) != entry["sha256"]:
             problems.append(f"{path}: is not what was fetched (SHA-256 differs); delete it, then fetch again")
     return len(finished), problems
 

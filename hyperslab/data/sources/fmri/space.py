@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hyperslab.data.files import file_digest
+from hyperslab.data.files import sha256_of
 from hyperslab.data.sources.fmri.config import FmriSettings
 from hyperslab.data.sources.fmri.grid import (
     Field,
@@ -170,7 +170,7 @@ def _mask(
 
 
 def _recorded(field: Field) -> dict[str, Any]:
-    return {**stamp(field.path), "sha256": file_digest(field.path)}
+    return {**stamp(field.path), "sha256": sha256_of(field.path)}
 
 
 def _parcels(

@@ -40,6 +40,9 @@ def check_heaps(dataset: h5py.Dataset, path: str, start: int, stop: int, field: 
     # An array of varying length: its length, the address of its heap, its number there. A reference lacks the length.
     width, place = kind.get_size(), 4
     base = h5py.check_vlen_dtype(dataset.dtype)
+    if field is None and bytes(kind.encode())[3:6] != bytes(3):
+        # The class bits of the type (specification, IV.A.2.d): 0 is a sequence. HDF5 reads others through no pointer.
+        raise UserError(f"{path}: the type of {dataset.name} is damaged; fetch the file again")
     if field is not None:
         place = kind.get_member_offset(kind.get_member_index(field.encode()))
     with Path(path).open("rb") as file:

@@ -52,7 +52,7 @@ def test_what_is_no_series_is_named(tmp_path, data, words):
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"no such file; check data.files"):
+    with pytest.raises(UserError, match=r"no such file; check its path"):
         find_file(str(tmp_path / "absent.nii"))
     (tmp_path / "empty.nii").touch()
     with pytest.raises(UserError, match="is empty"):

@@ -105,3 +105,12 @@ def test_an_element_that_claims_more_than_its_heap_holds_is_found(tmp_path: Path
     _damage(path, elements + place, data)
     with pytest.raises(UserError, match=r"an element of /x is not what its heap|an array of /x lies nowhere"):
         _check(path)
+
+
+def test_a_type_that_hdf5_would_crash_over_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    _write(path)
+    # A type of varying length, version 1: class 9, three bytes of class bits, the 16 bytes that an element takes.
+    _damage(path, path.read_bytes().index(bytes.fromhex("1900000010000000")) + 1, b"\x02")
+    with pytest.raises(UserError, match="the type of /x is damaged"):
+        _check(path)

@@ -19,7 +19,7 @@ def _tag(channels: object = (5, 7, 6), ticks: int = 4, tickinfo: object = (2000.
 
 
 def _settings(**lartpc: object) -> DataSettings:
-    return DataSettings(files=["a"], lartpc=lartpc)
+    return DataSettings(source="lartpc", files=["a"], lartpc=lartpc)
 
 
 def test_ticks_are_us_since_the_frames_start_from_the_first_bin_on() -> None:
