@@ -11,7 +11,15 @@ import hyperslab
 from hyperslab.data.files import digest_of, file_digest, sync, write_json
 from hyperslab.data.metadata import Merged
 from hyperslab.data.recipe import Recipe
-from hyperslab.data.store import FORMAT, commit_path, data_files, manifest_path, relative_name
+from hyperslab.data.store import (
+    FORMAT,
+    commit_path,
+    data_files,
+    is_finished,
+    manifest_path,
+    read_manifest,
+    relative_name,
+)
 from hyperslab.errors import UserError
 
 METADATA = ".hyperslab/metadata"
@@ -20,15 +28,13 @@ NEXT = ".hyperslab/next"
 """Where the shards wait that will replace those of a finished store."""
 
 
-def commit(path: Path, recipe: Recipe, shards: dict[str, str], merged: Merged, expected: str | None) -> str:
+def commit(path: Path, recipe: Recipe, shards: dict[str, str], merged: Merged) -> str:
     """Move what was prepared into place and write the manifest.
 
     Parameters
     ----------
     shards
         Digest of each shard, by its name in the store.
-    expected
-        The digest that must come out, where one is known.
 
     Returns
     -------
@@ -38,21 +44,23 @@ def commit(path: Path, recipe: Recipe, shards: dict[str, str], merged: Merged, e
     Raises
     ------
     UserError
-        When another digest comes out.
+        When another digest comes out than that of the finished store of the same recipe.
     """
     small = {relative_name(path / METADATA, file): file_digest(file) for file in data_files(path / METADATA)}
     files = {**shards, **small}
     digest = digest_of(files)
-    if expected is not None and digest != expected:
+    recipe_digest = digest_of(recipe.to_json())
+    before = read_manifest(path) if is_finished(path) else {}
+    if before.get("recipe_digest") == recipe_digest and before["digest"] != digest:
         raise UserError(
-            f"{path}: what was staged has the digest {digest[:12]}, the store had {expected[:12]}: the raw files or "
+            f"{path}: what was staged has the digest {digest[:12]}, the store had {before['digest'][:12]}: the raw files or "
             "the program that reads them have changed; stage anew in a new campaign"
         )
     manifest = {
         "format": FORMAT,
         "digest": digest,
         "files": files,
-        "recipe_digest": digest_of(recipe.to_json()),
+        "recipe_digest": recipe_digest,
         "missing": merged.missing.tolist(),
         "version": hyperslab.__version__,
     }

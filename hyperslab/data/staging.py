@@ -209,13 +209,10 @@ def _point_blocks(recipe: Recipe, start: int, stop: int, tally: Tally, reader: R
         frame = last
 
 
-def finalise(path: Path, expected: str | None = None) -> str:
+def finalise(path: Path) -> str:
     """Merge the statistics, write the small arrays, and commit: from here on the store counts.
 
-    Parameters
-    ----------
-    expected
-        The digest that the store must have, where one is known.
+    A store that was finished by the same recipe must come out with the same digest: a repair, or one that was cut off.
 
     Returns
     -------
@@ -240,7 +237,7 @@ def finalise(path: Path, expected: str | None = None) -> str:
     try:
         write_metadata(path / METADATA, recipe, merged)
         shards = {name: said["digest"] for record in records for name, said in record["files"].items()}
-        return commit(path, recipe, shards, merged, expected)
+        return commit(path, recipe, shards, merged)
     except OSError as error:
         raise disk_error(error, path, recipe.total_bytes) or error from None
 

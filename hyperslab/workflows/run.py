@@ -107,8 +107,7 @@ class Driver:
         self.jobs = engine.Jobs(directory)
         self.stop = threading.Event()
         self.until = until
-        self._expected: str | None = None
-        """The digest that a repaired store must have."""
+        self._repairs = False
 
     def run(self, watch: Callable[[], None]) -> None:
         """Submit the graph and see it through."""
@@ -147,13 +146,12 @@ class Driver:
 
     def repair(self) -> None:
         """Mark what is damaged in the store, for staging to write it again."""
-        manifest = store.read_manifest(self.directory.store)
         parts = verify.forget_damaged(self.directory.store)
-        self._expected = manifest["digest"]
+        self._repairs = True
         self.journal.append("repaired", parts=parts)
 
     def _is_staged(self) -> bool:
-        return self._expected is None and staging.is_complete(self.directory.store)
+        return not self._repairs and staging.is_complete(self.directory.store)
 
     def _wait(self, last: Future[None], watch: Callable[[], None]) -> None:
         while not last.done():
@@ -189,7 +187,7 @@ class Driver:
             return
         with self._step("stage"):
             _check_room(path, recipe)
-            staged = stage.submit(path, recipe, self._expected)
+            staged = stage.submit(path, recipe)
             while not staged.done():
                 if self.stop.wait(POLL_SECONDS):
                     raise Stopped("staging was stopped; finished parts are kept")

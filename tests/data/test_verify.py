@@ -61,7 +61,7 @@ def repair(path: Path) -> list[int]:
     parts = forget_damaged(path)
     for part in staging.unfinished_parts(path, staging.read_recipe(path)):
         staging.write_part(path, part)
-    assert staging.finalise(path, digest) == digest
+    assert staging.finalise(path) == digest
     return parts
 
 

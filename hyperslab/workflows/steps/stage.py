@@ -18,19 +18,13 @@ def write_part(path: Path, part: int) -> int:
 
 
 @python_app(executors=[WORKERS])  # type: ignore[untyped-decorator]
-def finalise(path: Path, expected: str | None, inputs: Sequence[Future[int]]) -> str:  # noqa: ARG001
+def finalise(path: Path, inputs: Sequence[Future[int]]) -> str:  # noqa: ARG001
     """Merge the statistics and commit, once all `inputs` are done."""
-    return staging.finalise(path, expected)
+    return staging.finalise(path)
 
 
-def submit(path: Path, recipe: Recipe, expected: str | None) -> "Future[str]":
-    """Submit all of staging that is left to do; the result is the store's digest.
-
-    Parameters
-    ----------
-    expected
-        The digest that must come out, where one is known.
-    """
+def submit(path: Path, recipe: Recipe) -> "Future[str]":
+    """Submit all of staging that is left to do; the result is the store's digest."""
     staging.create(path, recipe)
     parts = [write_part(path, part) for part in staging.unfinished_parts(path, recipe)]
-    return finalise(path, expected, inputs=parts)  # type: ignore[no-any-return]
+    return finalise(path, inputs=parts)  # type: ignore[no-any-return]

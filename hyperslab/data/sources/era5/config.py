@@ -13,7 +13,7 @@ class Regrid(Settings):
     resolution_degrees: float = Field(gt=0, le=45)
     """Size of a cell of the new grid, in degrees; it must divide 180."""
     method: Literal["conservative", "bilinear"] = "conservative"
-    """`conservative` keeps means over areas, `bilinear` interpolates between the four nearest points."""
+    """`conservative` keeps means over areas nearly, `bilinear` interpolates between the four nearest points."""
 
 
 class Era5Settings(Settings):
