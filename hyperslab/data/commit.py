@@ -53,8 +53,8 @@ def commit(path: Path, recipe: Recipe, shards: dict[str, str], merged: Merged) -
     before = read_manifest(path) if is_finished(path) else {}
     if before.get("recipe_digest") == recipe_digest and before["digest"] != digest:
         raise UserError(
-            f"{path}: what was staged has the digest {digest[:12]}, the store had {before['digest'][:12]}: the raw files or "
-            "the program that reads them have changed; stage anew in a new campaign"
+            f"{path}: what was staged has the digest {digest[:12]}, the store had {before['digest'][:12]}: the raw "
+            "files or the program that reads them have changed; stage anew in a new campaign"
         )
     manifest = {
         "format": FORMAT,
