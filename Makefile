@@ -16,7 +16,7 @@ demo: $(VENV)/.runs ## install, pretrain on eleven years of real winds (2 minute
 	$(BIN)/hyperslab demo
 
 test: $(VENV)/.tests ## install, then run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(VENV)/.develops ## check the style of the code
 	$(BIN)/ruff check .

@@ -86,27 +86,33 @@ class Moments:
 def _of_channel(values: Values, minus: Values | None) -> tuple[float, float, float, float, float]:
     """Count, mean, squared deviations and extremes of one channel, shape (frame, *space)."""
     count, mean, squares, low, high = 0.0, 0.0, 0.0, np.inf, -np.inf
+    held = np.empty(PIECE, np.float64)
     for piece in _pieces(values, minus):
-        total = float(piece.sum())
-        if not np.isfinite(total):
+        least, most = float(piece.min()), float(piece.max())
+        if not math.isfinite(most - least):
             piece = piece[np.isfinite(piece)]
             if len(piece) == 0:
                 continue
-            total = float(piece.sum())
-        size = len(piece)
-        low, high = min(low, float(piece.min())), max(high, float(piece.max()))
-        own = total / size
-        piece -= own
-        own_squares = float((piece * piece).sum())
+            least, most = float(piece.min()), float(piece.max())
+        # Deviations from any value of the piece: their squares do not cancel, and those of equal values are 0.
+        size, origin = len(piece), float(piece[0])
+        deviation = held[:size]
+        np.copyto(deviation, piece)
+        deviation -= origin
+        total = float(deviation.sum())
+        # Not `dot`: its sum depends on the processor and the number of threads.
+        deviation *= deviation
+        own, own_squares = origin + total / size, float(deviation.sum()) - total * total / size
         difference = own - mean
-        squares += own_squares + difference * difference * count * size / (count + size)
+        squares += max(0.0, own_squares) + difference * difference * count * size / (count + size)
         count += size
         mean += difference * size / count
+        low, high = min(low, least), max(high, most)
     return count, mean, squares, low, high
 
 
-def _pieces(values: Values, minus: Values | None) -> Iterator[Floats]:
-    """Copies of some values at a time, in float64; shape (value,)."""
+def _pieces(values: Values, minus: Values | None) -> Iterator[Values]:
+    """Some values at a time, at most `PIECE`; shape (value,)."""
     shape = (len(values), math.prod(values.shape[1:]))
     flat = values.reshape(shape)
     other = None if minus is None else minus.reshape(shape)
@@ -114,8 +120,7 @@ def _pieces(values: Values, minus: Values | None) -> Iterator[Floats]:
     for row in range(0, shape[0], rows):
         for column in range(0, shape[1], PIECE):
             place = (slice(row, row + rows), slice(column, column + PIECE))
-            piece = flat[place] if other is None else flat[place] - other[place]
-            yield piece.astype(np.float64).ravel()
+            yield (flat[place] if other is None else flat[place] - other[place]).ravel()
 
 
 def pairs(segment: Ints, taken: Bools, lead: int) -> Ints:

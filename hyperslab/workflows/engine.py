@@ -16,6 +16,7 @@ from parsl.config import Config
 from parsl.executors import HighThroughputExecutor, ThreadPoolExecutor
 from parsl.executors.base import ParslExecutor
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
+from parsl.executors.high_throughput.executor import DEFAULT_LAUNCH_CMD
 from parsl.jobs.states import JobState, JobStatus
 from parsl.launchers import SimpleLauncher
 from parsl.providers import LocalProvider
@@ -60,7 +61,8 @@ def parsl_config(directory: CampaignDir, site: Site, *, staging: bool) -> Config
 
 def _workers(site: Site) -> HighThroughputExecutor:
     # A killed driver would orphan the interchange for good.
-    die_with_driver = [sys.executable, "-m", "hyperslab.processes", str(os.getpid())]
+    die_with_driver = [sys.executable, "-m", "hyperslab.processes", "die_with", str(os.getpid())]
+    together = shlex.join([sys.executable, "-m", "hyperslab.processes", "together", str(os.getpid())])
     return HighThroughputExecutor(
         label=WORKERS,
         address="127.0.0.1",
@@ -69,12 +71,13 @@ def _workers(site: Site) -> HighThroughputExecutor:
         encrypted=True,
         heartbeat_period=2,
         heartbeat_threshold=10,
+        launch_cmd=f"{together} {DEFAULT_LAUNCH_CMD}",
         interchange_launch_cmd=[*die_with_driver, f"{BINARIES}/interchange.py"],
         provider=LocalProvider(
             init_blocks=1,
             max_blocks=1,
             launcher=SimpleLauncher(),
-            worker_init=f"{_environment(site)}\n{KEEP_MEMORY}\n{_end_with(os.getpid())}",
+            worker_init=f"{_environment(site)}\n{KEEP_MEMORY}",
         ),
     )
 
@@ -90,15 +93,6 @@ def _environment(site: Site) -> str:
             *site.worker_init.splitlines(),
         ]
     )
-
-
-def _end_with(driver: int) -> str:
-    """A shell line that ends the block's processes when the driver has ended, however it ended.
-
-    A worker pool that loses its interchange while it connects waits for it for ever (Parsl 2026.10.26,
-    `process_worker_pool.py`: a `recv` without time-out).
-    """
-    return f"( while kill -0 {driver} 2> /dev/null; do sleep 1; done; kill -KILL 0 ) &"
 
 
 def job_script(directory: CampaignDir, site: Site, module: str, arguments: list[str], log: Path) -> str:
