@@ -1,5 +1,6 @@
 """Opening a dataset of anemoi-datasets (a Zarr of its gridded layout) as a store, without copying it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
+from hyperslab.data.chunks import Piece
 from hyperslab.data.clock import Clock
 from hyperslab.data.files import digest_of
 from hyperslab.data.frames import Bools, Ranges, find_segments, ranges_of
 from hyperslab.data.sources.era5.grid import Grid, make_grid
-from hyperslab.data.store import Store
+from hyperslab.data.store import Store, open_group
+from hyperslab.data.tiles import Space
 from hyperslab.errors import UserError
 
 
@@ -21,34 +24,28 @@ class AnemoiStore(Store):
     """A dataset of anemoi-datasets. Each member of an ensemble is a segment (or several) of its own."""
 
     grid: Grid
+    data: "zarr.Array[Any]"
+    """Shape (date, channel, member, point)."""
 
-    @property
-    def frame_shape(self) -> tuple[int, ...]:
-        """Shape of a frame: (channel, latitude, longitude)."""
-        return (len(self.channels), *self.grid.shape)
-
-    @property
-    def shard_length(self) -> int:
-        """Frames that are stored together."""
-        return int(self.arrays["values"].chunks[0])
-
-    def _slab(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        data = self.arrays[name]
-        dates, done = data.shape[0], 0
-        frames = np.empty((stop - start, *self.frame_shape), np.float32)
+    def pieces(self, start: int, stop: int, space: Space = (), _: npt.NDArray[Any] | None = None) -> Iterator[Piece]:
+        """As those of any store; a chunk of such a dataset holds whole dates, so each is read whole."""
+        dates, done = self.data.shape[0], 0
         while start < stop:
             member, first = divmod(start, dates)
             last = min(dates, first + stop - start)
-            block = np.asarray(data[first:last, :, member]).reshape(last - first, *self.frame_shape)
-            self.grid.turn(block, frames[done : done + len(block)])
+            raw = np.asarray(self.data[first:last, :, member]).reshape(last - first, *self.frame_shape)
+            block = np.empty(raw.shape, np.float32)
+            self.grid.turn(raw, block)
+            piece = block[(slice(None), slice(None), *space)]
+            into = (slice(done, done + len(block)), *(slice(0, size) for size in piece.shape[1:]))
+            yield into, piece
             start, done = start + len(block), done + len(block)
-        return frames
 
 
 def is_anemoi(path: Path) -> bool:
     """Whether a directory holds a dataset of anemoi-datasets."""
     try:
-        group = zarr.open_group(path, mode="r")
+        group = open_group(path)
     except (OSError, ValueError, KeyError):
         return False
     return {"variables", "field_shape", "frequency"} <= set(group.attrs)
@@ -65,7 +62,7 @@ def open_anemoi(path: Path) -> AnemoiStore:
     UserError
         When its grid is not a regular latitude-longitude one.
     """
-    group = zarr.open_group(path, mode="r")
+    group = open_group(path)
     attributes = dict(group.attrs)
     grid = _grid(group, tuple(attributes["field_shape"]), path)
     dates = np.asarray(group["dates"][:]).astype("datetime64[s]")
@@ -77,7 +74,7 @@ def open_anemoi(path: Path) -> AnemoiStore:
     return AnemoiStore(
         path=path,
         digest=digest_of([attributes.get(key) for key in ("uuid", "latest_write_timestamp", "shape", "variables")]),
-        arrays={"values": group["data"]},
+        arrays={},
         source="anemoi",
         clock=Clock(),
         time=np.tile(time, members),
@@ -92,6 +89,7 @@ def open_anemoi(path: Path) -> AnemoiStore:
         splits=_splits(dates, attributes, members),
         frame_start=None,
         grid=grid,
+        data=group["data"],
     )
 
 

@@ -101,18 +101,19 @@ class Windows:
     def __len__(self) -> int:
         return int(self.offsets[-1])
 
-    def first_frame(self, window: int) -> int:
-        """Frame at which a window begins.
+    def first_frames(self, windows: Ints) -> Ints:
+        """Frame at which each of some windows begins; both of shape (window,).
 
         Raises
         ------
         IndexError
             When there is no such window.
         """
-        if not 0 <= window < len(self):
-            raise IndexError(f"window {window} of {len(self)}")
-        run = int(np.searchsorted(self.offsets, window, side="right")) - 1
-        return int(self.starts[run] + window - self.offsets[run])
+        outside = (windows < 0) | (windows >= len(self))
+        if outside.any():
+            raise IndexError(f"window {windows[outside][0]} of {len(self)}")
+        run = np.searchsorted(self.offsets, windows, side="right") - 1
+        return np.asarray(self.starts[run] + windows - self.offsets[run], np.int64)
 
 
 def find_windows(segment: Ints, valid: Bools, ranges: Ranges, span: int) -> Windows:

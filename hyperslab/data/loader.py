@@ -1,21 +1,29 @@
-"""Batches for one rank: windows of frames from a store, normalised."""
+"""Batches for one rank: windows of frames from a store, its tile of space, normalised."""
 
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from hyperslab.data.ahead import Job, Reading, Task, read_ahead
+from hyperslab.data.buffers import Buffers, Later
 from hyperslab.data.clock import DAY_SECONDS, Clock
 from hyperslab.data.frames import Ints, Windows, find_windows, mask_of
-from hyperslab.data.order import sample_at
+from hyperslab.data.order import Order
 from hyperslab.data.store import Store
+from hyperslab.data.tiles import Tile, make_tile
 from hyperslab.errors import UserError
 
-READ_AHEAD = 4
+AnyBatch = TypeVar("AnyBatch")
+
+TASK_FRAMES = 16
+"""Frames that are read at a time, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +31,9 @@ class Batch:
     """Samples of one rank at one step."""
 
     inputs: torch.Tensor
-    """Normalised past frames, NaN where missing; shape (batch, time, channel, latitude, longitude)."""
+    """Normalised past frames, NaN where missing; shape (batch, time, channel, *space)."""
     target: torch.Tensor
-    """Normalised frames to forecast, NaN where missing; shape (batch, lead, channel, latitude, longitude)."""
+    """Normalised frames to forecast, NaN where missing; shape (batch, lead, channel, *space)."""
     calendar: torch.Tensor
     """Phase of the year and of the day at each target; shape (batch, lead, 4)."""
     target_time: Ints
@@ -80,44 +88,114 @@ def calendar_phases(time: Ints, clock: Clock) -> npt.NDArray[np.float32]:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1).astype(np.float32)
 
 
-class Loader:
-    """Reads the windows of one split as batches, some batches ahead of their use."""
+class WindowLoader(ABC, Generic[AnyBatch]):
+    """Reads windows of a store as batches, some batches ahead of their use."""
 
-    def __init__(self, store: Store, windows: Windows, sampling: Sampling) -> None:
-        self.store = store
-        self.windows = windows
-        self.sampling = sampling
-        self._mean = store.mean.astype(np.float32)[:, None, None]
-        self._std = store.std.astype(np.float32)[:, None, None]
+    windows: Windows
+    reading: Reading
 
-    def training(
-        self, seed: int, start_step: int, stop_step: int, batch: int, slots: range
-    ) -> Generator[Batch, None, None]:
+    @abstractmethod
+    def job(self, numbers: Ints) -> Job[AnyBatch]:
+        """How to read the batch that holds the windows of these numbers, shape (window,)."""
+
+    def training(self, order: Order, start_step: int, stop_step: int, slots: range) -> Generator[AnyBatch, None, None]:
         """The batches of one rank from `start_step` up to `stop_step`.
 
         Parameters
         ----------
-        batch
-            Samples in a global batch: those of all ranks together.
         slots
             The places in the global batch that belong to this rank.
         """
-        total = len(self.windows)
-        return self._ahead(
-            [sample_at(seed, step * batch + slot, total) for slot in slots] for step in range(start_step, stop_step)
-        )
+        jobs = (self.job(order.draw(step, slots)[1]) for step in range(start_step, stop_step))
+        return read_ahead(jobs, self.reading)
 
-    def in_order(self, numbers: Sequence[int], batch: int) -> Generator[Batch, None, None]:
+    def in_order(self, numbers: Sequence[int], batch: int) -> Generator[AnyBatch, None, None]:
         """The windows of these numbers, `batch` at a time."""
-        return self._ahead(list(numbers[i : i + batch]) for i in range(0, len(numbers), batch))
+        jobs = (self.job(np.asarray(numbers[i : i + batch])) for i in range(0, len(numbers), batch))
+        return read_ahead(jobs, self.reading)
 
-    def read(self, numbers: Sequence[int]) -> Batch:
+    def read(self, numbers: Sequence[int]) -> AnyBatch:
         """The batch that holds the windows of these numbers."""
-        first = np.asarray([self.windows.first_frame(number) for number in numbers], np.int64)
-        frames = first[:, None] + np.asarray(self.sampling.offsets, np.int64)
+        job = self.job(np.asarray(numbers))
+        for task in job.tasks:
+            task()
+        return job.finish()
+
+
+def mixed(
+    loaders: Sequence[WindowLoader[Any]], order: Order, start_step: int, stop_step: int, slots: range
+) -> Generator[tuple[int, Any], None, None]:
+    """The batches of one rank from several stores: the number of the store of each step, and its batch.
+
+    Parameters
+    ----------
+    loaders
+        One for each store of the order; the first one says how far is read ahead.
+    """
+
+    def jobs() -> Iterator[Job[tuple[int, Any]]]:
+        for step in range(start_step, stop_step):
+            store, numbers = order.draw(step, slots)
+            job = loaders[store].job(numbers)
+            finish = partial(_numbered, store, job.finish)
+            yield Job(tasks=job.tasks, finish=finish, size_bytes=job.size_bytes)
+
+    return read_ahead(jobs(), loaders[0].reading)
+
+
+def _numbered(store: int, finish: Callable[[], Any]) -> tuple[int, Any]:
+    return store, finish()
+
+
+class Loader(WindowLoader[Batch]):
+    """Batches of a dense store: a rank's tile of each frame, normalised."""
+
+    def __init__(
+        self,
+        store: Store,
+        windows: Windows,
+        sampling: Sampling,
+        *,
+        tile: Tile | None = None,
+        reading: Reading = Reading(),  # noqa: B008 (frozen)
+    ) -> None:
+        self.store = store
+        self.windows = windows
+        self.sampling = sampling
+        self.tile = tile or make_tile(store.frame_shape[1:], [1] * len(store.space), 0)
+        self.reading = reading
+        self._boxes = list(self.tile.boxes())
+        self._buffers = Buffers(reading.memory_bytes, pin=reading.pin)
+
+    def job(self, numbers: Ints) -> Job[Batch]:
+        """How to read the batch that holds the windows of these numbers, shape (window,)."""
+        frames = self.windows.first_frames(numbers)[:, None] + np.asarray(self.sampling.offsets, np.int64)
         needed, where = np.unique(frames, return_inverse=True)
-        values = (self._read_frames(needed) - self._mean) / self._std
-        samples = torch.from_numpy(values[where.reshape(frames.shape)])
+        # Where windows share most of their frames each is read once, which is worth another copy.
+        shared = 2 * len(needed) <= frames.size
+        order = needed if shared else frames.ravel()
+        block = Later(self._buffers, (len(order), len(self.store.channels), *self.tile.shape))
+
+        def finish() -> Batch:
+            if shared:
+                return self._batch(block()[torch.from_numpy(where.reshape(frames.shape))], frames)
+            return self._batch(block().view(*frames.shape, *block.shape[1:]), frames)
+
+        cuts = {*(np.flatnonzero(np.diff(order) != 1) + 1).tolist(), *range(0, len(order), TASK_FRAMES), len(order)}
+        shares = np.array_split(np.asarray([*pairwise(sorted(cuts))]), self.reading.workers)
+        tasks: list[Task] = [partial(self._read, block, runs.tolist(), order) for runs in shares if len(runs)]
+        size_bytes = block.nbytes + (block.nbytes // len(order) * frames.size if shared else 0)
+        return Job(tasks=tasks, finish=finish, size_bytes=size_bytes)
+
+    def _read(self, into: Later, runs: list[list[int]], frames: Ints) -> None:
+        """Read runs of frames that follow one another, normalised, into their places in a block."""
+        out = into().numpy()
+        for start, stop in runs:
+            for space, at in self._boxes:
+                place = (slice(start, stop), slice(None), *at)
+                self.store.read_into(out[place], int(frames[start]), space, normalised=True)
+
+    def _batch(self, samples: torch.Tensor, frames: Ints) -> Batch:
         history = self.sampling.history
         target_time = self.store.time[frames[:, history:]]
         return Batch(
@@ -126,23 +204,3 @@ class Loader:
             calendar=torch.from_numpy(calendar_phases(target_time, self.store.clock)),
             target_time=target_time,
         )
-
-    def _read_frames(self, frames: Ints) -> npt.NDArray[np.float32]:
-        """Frames in physical units, shape (frame, channel, latitude, longitude); neighbours are read in one go."""
-        runs = np.split(frames, np.flatnonzero(np.diff(frames) != 1) + 1)
-        blocks = [self.store.read(int(run[0]), int(run[-1]) + 1) for run in runs]
-        return np.concatenate(blocks)
-
-    def _ahead(self, requests: Iterator[list[int]]) -> Generator[Batch, None, None]:
-        with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
-            pending: deque[Future[Batch]] = deque()
-            try:
-                for numbers in requests:
-                    pending.append(pool.submit(self.read, numbers))
-                    if len(pending) > READ_AHEAD:
-                        yield pending.popleft().result()
-                while pending:
-                    yield pending.popleft().result()
-            finally:
-                for future in pending:
-                    future.cancel()

@@ -13,7 +13,7 @@ import zarr
 
 from hyperslab.data.frames import Bools, Ints, measure_segments
 from hyperslab.data.recipe import Recipe
-from hyperslab.data.shard import COMPRESSOR, fill_value
+from hyperslab.data.shard import COMPRESSORS, fill_value
 from hyperslab.data.sources import source_of
 from hyperslab.data.sources.index import Axis, Index
 from hyperslab.data.statistics import Floats, Histogram, Moments
@@ -85,7 +85,7 @@ def write_metadata(path: Path, recipe: Recipe, merged: Merged) -> None:
             shards=plan.shard,
             dtype=plan.dtype,
             fill_value=fill_value(plan),
-            compressors=COMPRESSOR,
+            compressors=COMPRESSORS,
             dimension_names=plan.dimensions,
         )
     for small in _small_arrays(recipe, merged):

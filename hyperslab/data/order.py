@@ -1,15 +1,25 @@
 """Which sample comes at which step: a pure function of the seed and the sample's number."""
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
-from hyperslab.data.frames import Windows
+import numpy as np
+import numpy.typing as npt
+
+from hyperslab.data.frames import Ints, Windows
+from hyperslab.errors import UserError
 
 ROUNDS = 6
-_MASK = 0xFFFF_FFFF_FFFF_FFFF
+PERIOD = 4096
+"""Steps over which a mixture of stores keeps its shares exactly."""
+
+_Words = npt.NDArray[np.uint64]
 
 
-def sample_at(seed: int, index: int, num_windows: int) -> int:
-    """Window drawn as sample number `index` of a run.
+def samples_at(seed: int, indices: Ints, num_windows: int) -> Ints:
+    """Windows drawn as the samples of these numbers of a run, shape (sample,).
 
     Each epoch of `num_windows` samples is a permutation of all windows, another one in every epoch. The permutation
     is a Feistel network over the smallest even number of bits that holds `num_windows`, walked until it falls
@@ -20,44 +30,119 @@ def sample_at(seed: int, index: int, num_windows: int) -> int:
     ----------
     seed
         Seed of the run.
-    index
-        Number of the sample, from 0: step x global batch + slot.
+    indices
+        Numbers of the samples, from 0: step x global batch + slot; shape (sample,).
     num_windows
         Windows to draw from, at least 1.
     """
-    epoch, position = divmod(index, num_windows)
+    epochs, positions = np.divmod(np.asarray(indices, np.int64), num_windows)
     half_bits = max(1, ((num_windows - 1).bit_length() + 1) // 2)
-    keys = [_mix(_mix(_mix(seed & _MASK) ^ epoch) ^ number) for number in range(ROUNDS)]
-    position = _feistel(position, half_bits, keys)
-    while position >= num_windows:
-        position = _feistel(position, half_bits, keys)
-    return position
+    base = _mix(_mix(np.asarray(seed & 0xFFFF_FFFF_FFFF_FFFF, np.uint64)) ^ epochs.astype(np.uint64))
+    keys = [_mix(base ^ np.uint64(number)) for number in range(ROUNDS)]
+    drawn = _feistel(positions.astype(np.uint64), half_bits, keys)
+    while (outside := drawn >= num_windows).any():
+        drawn[outside] = _feistel(drawn[outside], half_bits, [key[outside] for key in keys])
+    return drawn.astype(np.int64)
 
 
-def _feistel(value: int, half_bits: int, keys: list[int]) -> int:
-    mask = (1 << half_bits) - 1
-    left, right = value >> half_bits, value & mask
+def sample_at(seed: int, index: int, num_windows: int) -> int:
+    """Window drawn as sample number `index` of a run, as `samples_at` says."""
+    return int(samples_at(seed, np.asarray([index]), num_windows)[0])
+
+
+def _feistel(values: _Words, half_bits: int, keys: Sequence[_Words]) -> _Words:
+    mask, shift = np.uint64((1 << half_bits) - 1), np.uint64(half_bits)
+    left, right = values >> shift, values & mask
     for key in keys:
         left, right = right, left ^ (_mix(right ^ key) & mask)
-    return left << half_bits | right
+    return left << shift | right
 
 
-def _mix(value: int) -> int:
+def _mix(values: _Words) -> _Words:
     """A 64-bit finaliser (SplitMix64: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators")."""
-    value = (value + 0x9E37_79B9_7F4A_7C15) & _MASK
-    value = ((value ^ value >> 30) * 0xBF58_476D_1CE4_E5B9) & _MASK
-    value = ((value ^ value >> 27) * 0x94D0_49BB_1331_11EB) & _MASK
-    return value ^ value >> 31
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
+        values = values + np.uint64(0x9E37_79B9_7F4A_7C15)
+        values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58_476D_1CE4_E5B9)
+        values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D0_49BB_1331_11EB)
+    return values ^ values >> np.uint64(31)
 
 
-def order_digest(seed: int, windows: Windows, samples: int) -> str:
-    """Fingerprint of the order up to `samples`: equal digests mean that two runs drew, and will draw, the same.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Which windows of which store every step of a run draws, whatever the ranks, workers and interruptions.
 
-    The order is a pure function, so its arguments stand for it; the first and the latest draws are hashed as well,
-    so that a changed function is noticed too.
+    All samples of a step come from one store. Of `PERIOD` steps each store gets its share of the weights, exactly;
+    every store goes through its own epochs.
     """
-    digest = hashlib.sha256(f"{seed} {windows.span} {len(windows)} {samples}".encode())
-    digest.update(windows.starts.tobytes() + windows.offsets.tobytes())
-    for index in [*range(min(samples, 64)), *range(max(0, samples - 64), samples)]:
-        digest.update(sample_at(seed, index, len(windows)).to_bytes(8, "little"))
-    return digest.hexdigest()
+
+    seed: int
+    batch: int
+    """Samples in a global batch: those of all ranks together."""
+    windows: tuple[Windows, ...]
+    """The windows of each store that is drawn from."""
+    weights: tuple[float, ...] = (1.0,)
+    """Share of the steps that each store gets, as a proportion to the others."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no order can be made of.
+
+        Raises
+        ------
+        UserError
+            When a weight is missing, is not positive, or gives a store no step in a period.
+        """
+        if len(self.weights) != len(self.windows):
+            raise UserError(f"weights: found {len(self.weights)} for {len(self.windows)} stores; give one for each")
+        for weight in self.weights:
+            if not 0 < weight < float("inf"):
+                raise UserError(f"weights: found {weight:g}; each must be a positive number")
+        for weight, steps in zip(self.weights, self._quotas(), strict=True):
+            if steps == 0:
+                raise UserError(
+                    f"weights: found {weight:g} of {sum(self.weights):g}; each store needs at least one step in "
+                    f"{PERIOD}: give it a larger weight, or leave it out"
+                )
+
+    def _quotas(self) -> list[int]:
+        """Steps of a period that go to each store."""
+        total = sum(self.weights)
+        bounds = [round(PERIOD * share / total) for share in accumulate(self.weights, initial=0.0)]
+        return [stop - start for start, stop in pairwise(bounds)]
+
+    def turn(self, step: int) -> tuple[int, int]:
+        """The store that a step draws from, and the number of the step among those that do.
+
+        Both are numbers from 0; the turns of a store in a period come shuffled.
+        """
+        if len(self.windows) == 1:
+            return 0, step
+        quotas = self._quotas()
+        place, period = sample_at(self.seed, step, PERIOD), step // PERIOD
+        for store, quota in enumerate(quotas):
+            if place < quota:
+                return store, period * quota + place
+            place -= quota
+        raise AssertionError("quotas fill the period")
+
+    def draw(self, step: int, slots: range) -> tuple[int, Ints]:
+        """The store that a step draws from, and its windows in these places of the global batch; shape (slot,)."""
+        store, turn = self.turn(step)
+        indices = turn * self.batch + np.asarray(slots, np.int64)
+        # Stores of equal size are drawn from in different orders; the first one's is that of a run by itself.
+        return store, samples_at(self.seed + store, indices, len(self.windows[store]))
+
+    def digest(self, step: int) -> str:
+        """Fingerprint of all draws before a step: equal digests mean that two runs drew, and will draw, the same.
+
+        The order is a pure function, so its arguments stand for it; the first and the latest draws are hashed as well,
+        so that a changed function is noticed too.
+        """
+        digest = hashlib.sha256(f"{self.seed} {self.batch} {self.weights} {step}".encode())
+        for windows in self.windows:
+            digest.update(f"{windows.span} {len(windows)}".encode())
+            digest.update(windows.starts.tobytes() + windows.offsets.tobytes())
+        few = max(1, 64 // self.batch)
+        for drawn in [*range(min(step, few)), *range(max(0, step - few), step)]:
+            store, numbers = self.draw(drawn, range(min(self.batch, 64)))
+            digest.update(store.to_bytes(8, "little") + numbers.tobytes())
+        return digest.hexdigest()

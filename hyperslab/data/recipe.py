@@ -20,7 +20,10 @@ SHARD_MEBIBYTES = 256.0
 SMALL_SHARD_BYTES = 8 << 20
 NUM_SHARDS = 8
 """A store has at least so many shards, as long as they do not become small: as many can be written at a time."""
-MIN_CHUNK_BYTES, MAX_CHUNK_BYTES = 64 << 10, 16 << 20
+MIN_CHUNK_BYTES, MAX_CHUNK_BYTES = 64 << 10, 1024 << 10
+"""A chunk fits a core's own cache, and a rank that owns a tile of space reads little beside it."""
+MIN_RUN_BYTES = 1 << 10
+"""Shorter runs along the last axis are not cut: their copies into a sample would cost more than decompressing them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +143,11 @@ _ADAPTER = TypeAdapter(Recipe)
 def _chunk(shape: tuple[int, ...], shard_length: int, itemsize: int, *, split: bool) -> tuple[int, ...]:
     """One frame and a tile of space; more frames where a frame is tiny. It divides the shard."""
     tile = list(shape[1:])
-    while split and math.prod(tile) * itemsize > MAX_CHUNK_BYTES and max(tile[1:]) > 1:
-        longest = 1 + tile[1:].index(max(tile[1:]))
+    while split and math.prod(tile) * itemsize > MAX_CHUNK_BYTES and max(tile[1:], default=1) > 1:
+        axes = range(1, len(tile))
+        long = tile[-1] * itemsize >= 2 * MIN_RUN_BYTES
+        uncut = [axis for axis in axes if tile[axis] > 1 and (long or axis != axes[-1])] or [axes[-1]]
+        longest = max(uncut, key=lambda axis: tile[axis])
         tile[longest] = -(-tile[longest] // 2)
     row_bytes = max(1, math.prod(tile) * itemsize)
     length = max(1, min(shard_length, MIN_CHUNK_BYTES // row_bytes))

@@ -1,7 +1,8 @@
 """Writing one shard of a Zarr array as it comes, and reading the bytes that a shard is made of.
 
 The format is Zarr's `sharding_indexed` codec (Zarr v3 specification, "Sharding codec" version 1.0): encoded chunks one
-after another, then an index of (offset, length) pairs in little-endian uint64, then its CRC-32C. Zarr-Python itself
+after another, each followed by its CRC-32C, then an index of (offset, length) pairs in little-endian uint64 and its
+CRC-32C. Zarr-Python itself
 holds a shard in memory whole, and reads an existing one before it overwrites it.
 """
 
@@ -10,19 +11,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import google_crc32c
+import crc32c
 import numcodecs
 import numcodecs.blosc
 import numpy as np
 import numpy.typing as npt
 import xxhash
-from zarr.codecs import BloscCodec
+from zarr.codecs import BloscCodec, Crc32cCodec
 
+from hyperslab.data.chunks import ABSENT, CRC_BYTES
 from hyperslab.data.files import file_digest, sync
 from hyperslab.data.recipe import ArrayPlan
 
-COMPRESSOR = BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle")
-ABSENT = np.iinfo(np.uint64).max
+COMPRESSORS = (BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle"), Crc32cCodec())
+"""How chunks are encoded; the checksum lets whoever reads a single chunk see that it is what was written."""
 
 
 def fill_value(plan: ArrayPlan) -> float | int:
@@ -46,6 +48,7 @@ class ShardWriter:
         grid = (plan.shard_length // plan.chunk[0], *plan.tiles)
         self._index = np.full((*grid, 2), ABSENT, "<u8")
         self._next = 0
+        self._chunk = np.empty(plan.chunk, plan.dtype)
         self._waiting: npt.NDArray[Any] = np.empty((0, *plan.shape[1:]), plan.dtype)
         self._codec = numcodecs.Blosc(cname="lz4", clevel=5, shuffle=numcodecs.Blosc.BITSHUFFLE, blocksize=0)
         # Blosc's own threads put the blocks of a chunk in the order in which they end: other bytes every time.
@@ -70,12 +73,9 @@ class ShardWriter:
             The digest of the file, as `file_digest` gives it.
         """
         if len(self._waiting):
-            lacking = self._plan.chunk[0] - len(self._waiting)
-            padding = np.full((lacking, *self._plan.shape[1:]), fill_value(self._plan), self._plan.dtype)
-            self._write_row(np.concatenate([self._waiting, padding]))
+            self._write_row(self._waiting)
         index = self._index.tobytes()
-        self._write(index)
-        self._write(google_crc32c.value(index).to_bytes(4, "little"))
+        self._write_checked(index)
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -84,17 +84,24 @@ class ShardWriter:
         return self._digest.hexdigest()
 
     def _write_row(self, rows: npt.NDArray[Any]) -> None:
-        """Encode one row of chunks: as many as there are tiles of space."""
-        tile = self._plan.chunk[1:]
-        for place in np.ndindex(*self._plan.tiles):
-            piece = rows[(slice(None), *(slice(n * size, (n + 1) * size) for n, size in zip(place, tile, strict=True)))]
-            if piece.shape[1:] != tile:
-                widths = [(0, 0), *((0, size - have) for size, have in zip(tile, piece.shape[1:], strict=True))]
-                piece = np.pad(piece, widths, constant_values=fill_value(self._plan))
-            encoded = self._codec.encode(np.ascontiguousarray(piece))
-            self._index[(self._next, *place)] = (self._position, len(encoded))
-            self._write(encoded)
+        """Encode one row of chunks, as many as there are tiles of space; the last one may lack rows."""
+        chunk, plan = self._chunk, self._plan
+        for place in np.ndindex(*plan.tiles):
+            piece = rows[
+                (slice(None), *(slice(n * size, (n + 1) * size) for n, size in zip(place, plan.chunk[1:], strict=True)))
+            ]
+            if piece.shape != chunk.shape:
+                chunk.fill(fill_value(plan))
+            chunk[tuple(slice(0, size) for size in piece.shape)] = piece
+            start = self._position
+            self._write_checked(self._codec.encode(chunk))
+            self._index[(self._next, *place)] = (start, self._position - start)
         self._next += 1
+
+    def _write_checked(self, data: bytes) -> None:
+        """Write bytes and their CRC-32C."""
+        self._write(data)
+        self._write(crc32c.crc32c(data).to_bytes(CRC_BYTES, "little"))
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)

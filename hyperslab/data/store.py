@@ -11,7 +11,8 @@ A store is a Zarr v3 group that `xarray.open_zarr` opens.
   `.hyperslab/manifest.json` (a digest for each file). Without its manifest a store is unfinished and refused.
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import zarr
+from upath import UPath
 
+from hyperslab.data.chunks import Piece, ShardedArray
 from hyperslab.data.clock import Clock
 from hyperslab.data.files import read_json
 from hyperslab.data.frames import SPLITS, Bools, Ints, Ranges
 from hyperslab.data.packing import Packed
 from hyperslab.data.sources import Block
+from hyperslab.data.tiles import Space
 from hyperslab.errors import UserError
 
-FORMAT = 2
+FORMAT = 3
 """Version of the contract."""
 LARGE_ARRAYS = ("values", "position", "feature", "scale", "offset", "labels")
 
@@ -38,7 +42,7 @@ class Store:
 
     path: Path
     digest: str
-    arrays: dict[str, zarr.Array[Any]]
+    arrays: dict[str, ShardedArray]
     """The large arrays, by name."""
     source: str
     clock: Clock
@@ -64,7 +68,7 @@ class Store:
     @property
     def frame_shape(self) -> tuple[int, ...]:
         """Shape of a dense frame: (channel, *space)."""
-        return tuple(self.arrays["values"].shape[1:])
+        return (len(self.channels), *(len(values) for values in self.space.values()))
 
     @property
     def latitude(self) -> npt.NDArray[np.float64]:
@@ -76,24 +80,63 @@ class Store:
         """Degrees east, ascending, of a store on a latitude-longitude grid."""
         return self.space["longitude"]
 
-    @property
-    def shard_length(self) -> int:
-        """Frames in a shard of a dense store, points in one of a ragged store."""
-        return int(next(iter(self.arrays.values())).shards[0])
-
-    def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+    def read(self, start: int, stop: int, space: Space = ()) -> npt.NDArray[np.float32]:
         """Frames `[start, stop)` of a dense store in physical units, shape (frame, channel, *space).
+
+        Parameters
+        ----------
+        space
+            A range along each axis of space; all of it when empty.
 
         Raises
         ------
         UserError
-            When a shard is missing: Zarr alone would give NaN for it.
+            When a shard is missing or damaged: Zarr alone would give NaN, or whatever the bytes say.
         """
-        values = self._slab("values", start, stop)
-        if "scale" not in self.arrays:
-            return values.astype(np.float32, copy=False)
-        scale, offset = (self._slab(name, start, stop) for name in ("scale", "offset"))
-        return Packed(values=values, scale=scale, offset=offset).unpack()
+        sizes = [at.stop - at.start for at in space] or self.frame_shape[1:]
+        frames = np.empty((stop - start, len(self.channels), *sizes), np.float32)
+        self.read_into(frames, start, space)
+        return frames
+
+    def read_into(
+        self, out: npt.NDArray[np.float32], start: int, space: Space = (), *, normalised: bool = False
+    ) -> None:
+        """Read the frames from `start` on into an array, shape (frame, channel, *space); otherwise as `read`.
+
+        Parameters
+        ----------
+        normalised
+            Whether to take away each channel's mean over the training split, and divide by its standard deviation.
+        """
+        stop = start + len(out)
+        packing = None
+        if "scale" in self.arrays:
+            packing = [self.arrays[name].read(slice(start, stop)) for name in ("scale", "offset")]
+        wide = (len(self.channels), *[1] * (out.ndim - 2))
+        mean, std = (moment.astype(np.float32).reshape(wide) for moment in (self.mean, self.std))
+        for into, piece in self.pieces(start, stop, space, out):
+            if packing is not None:
+                scale, offset = (given[into[:2]] for given in packing)
+                piece = Packed(values=piece, scale=scale, offset=offset).unpack()
+            if normalised:
+                # In place, while the chunk is in the processor's cache.
+                piece = piece.astype(np.float32, copy=False)
+                np.subtract(piece, mean[into[1]], out=piece)
+                np.divide(piece, std[into[1]], out=out[into])
+            elif not np.may_share_memory(piece, out):
+                out[into] = piece
+
+    def pieces(self, start: int, stop: int, space: Space = (), out: npt.NDArray[Any] | None = None) -> Iterator[Piece]:
+        """Frames `[start, stop)` of a dense store as they are stored, chunk by chunk.
+
+        Parameters
+        ----------
+        space
+            As for `read`.
+        out
+            Where they are wanted; some pieces may lie there already.
+        """
+        return self.arrays["values"].pieces(slice(start, stop), slice(0, len(self.channels)), *space, out=out)
 
     def read_points(self, start: int, stop: int) -> Block:
         """All points of frames `[start, stop)` of a ragged store, by array.
@@ -101,29 +144,63 @@ class Store:
         Raises
         ------
         UserError
-            When a shard is missing: Zarr alone would give NaN for it.
+            When a shard is missing or damaged.
         """
         assert self.frame_start is not None, "only a ragged store has points"
-        first, last = int(self.frame_start[start]), int(self.frame_start[stop])
-        return {name: self._slab(name, first, last) for name in self.arrays}
+        points = slice(int(self.frame_start[start]), int(self.frame_start[stop]))
+        return {name: array.read(points) for name, array in self.arrays.items()}
 
-    def _slab(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        array = self.arrays[name]
-        for part in range(start // self.shard_length, -(-stop // self.shard_length)):
-            shard = shard_path(self.path, name, array.ndim, part)
-            if not shard.exists():
-                raise UserError(f"{shard}: is missing; stage it again with `hyperslab repair`")
-        return np.asarray(array[start:stop])
+
+def place_of(text: str) -> Path:
+    """A path, or the place that a URL names on a file system that fsspec knows (`s3://bucket/store`).
+
+    Raises
+    ------
+    UserError
+        When no file system is known for the URL.
+    """
+    if "://" not in text:
+        return Path(text)
+    try:
+        return UPath(text)  # type: ignore[return-value]  # it has all that is used of a Path
+    except (ValueError, ImportError) as error:
+        raise UserError(f"{text}: {_first_line(error)}; give a path, or a URL such as s3://bucket/store") from None
+
+
+def open_group(path: Path) -> "zarr.Group":
+    """A Zarr group, opened for reading, wherever it lies."""
+    if isinstance(path, UPath) and path.protocol:
+        return zarr.open_group(str(path), mode="r", storage_options=dict(path.storage_options))
+    return zarr.open_group(path, mode="r")
 
 
 def open_store(path: Path) -> Store:
     """Open a finished store, or a dataset of anemoi-datasets as one.
 
+    Parameters
+    ----------
+    path
+        A directory, or what `place_of` gives for a URL.
+
     Raises
     ------
     UserError
-        When there is no store, or it is unfinished.
+        When there is no store, it is unfinished, or its file system cannot be reached.
     """
+    if isinstance(path, os.PathLike):
+        return _open_finished(path)
+    try:
+        return _open_finished(path)
+    except UserError:
+        raise
+    except Exception as error:
+        # Clients of object stores raise errors of every kind.
+        raise UserError(
+            f"{path}: cannot be reached ({_first_line(error)}); check the URL, and the keys for it"
+        ) from None
+
+
+def _open_finished(path: Path) -> Store:
     if not is_finished(path):
         # Imported late: it builds on this module.
         from hyperslab.data.anemoi import is_anemoi, open_anemoi
@@ -138,12 +215,17 @@ def open_store(path: Path) -> Store:
     try:
         return _open(path, manifest["digest"])
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path}: cannot be opened ({reason}); mend the store with `hyperslab repair`") from None
+        raise UserError(
+            f"{path}: cannot be opened ({_first_line(error)}); mend the store with `hyperslab repair`"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _open(path: Path, digest: str) -> Store:
-    group = zarr.open_group(path, mode="r")
+    group = open_group(path)
 
     def small(name: str) -> npt.NDArray[Any]:
         return np.asarray(group[name][:])
@@ -153,7 +235,7 @@ def _open(path: Path, digest: str) -> Store:
     return Store(
         path=path,
         digest=digest,
-        arrays={name: group[name] for name in large},
+        arrays={name: _sharded(path / name, group[name]) for name in large},
         source=str(group.attrs["source"]),
         clock=Clock(kind=group.attrs["clock"], calendar=time.attrs.get("calendar", "proleptic_gregorian")),
         time=small("time"),
@@ -167,6 +249,12 @@ def _open(path: Path, digest: str) -> Store:
         std=small("std"),
         splits={name: tuple((a, b) for a, b in group.attrs["splits"][name]) for name in SPLITS},
         frame_start=small("frame_start") if "frame_start" in group else None,
+    )
+
+
+def _sharded(path: Path, array: "zarr.Array[Any]") -> ShardedArray:
+    return ShardedArray(
+        path=path, shape=array.shape, dtype=array.dtype, chunk=array.chunks, shard=array.shards or array.chunks
     )
 
 

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hyperslab.data.ahead import Reading
 from hyperslab.data.loader import Batch, Loader, Sampling, windows_of
-from hyperslab.data.order import order_digest
+from hyperslab.data.order import Order
 from hyperslab.data.store import Store
 from hyperslab.errors import UserError
 from hyperslab.model.objectives import area_weights, weighted_square_error
@@ -39,6 +40,7 @@ class Run:
     model: nn.Module
     store: Store
     sampling: Sampling
+    reading: Reading
     layout: Layout
     train: TrainSettings
     checkpoints: CheckpointSettings
@@ -64,11 +66,13 @@ def train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool]) -> int
         When the data are not those of the checkpoint, or a checkpoint cannot be written or read.
     """
     optimizer = make_optimizer(run.model, run.train)
-    loader = Loader(run.store, windows_of(run.store, "train", run.sampling), run.sampling)
+    windows = windows_of(run.store, "train", run.sampling)
+    order = Order(seed=run.train.seed, batch=run.train.batch, windows=(windows,))
+    loader = Loader(run.store, windows, run.sampling, reading=run.reading)
     weights = area_weights(torch.from_numpy(run.store.latitude)).float().to(run.device)
-    step = start = _restore(run, optimizer, loader)
+    step = start = _restore(run, optimizer, order)
     slots = run.layout.slots(dist.get_rank(), run.train.batch)
-    batches = loader.training(run.train.seed, start, run.train.steps, run.train.batch, slots)
+    batches = loader.training(order, start, run.train.steps, slots)
     meter, stop = _Meter(start), False
     while step < run.train.steps and not stop:
         batch = meter.wait(batches)
@@ -84,7 +88,7 @@ def train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool]) -> int
         if step % run.train.validate_every == 0 or last:
             metrics.log(step, {"validation/loss": validate(run, weights)})
         if step % run.checkpoints.every == 0 or last or stop:
-            _save(run, optimizer, loader, step)
+            _save(run, optimizer, order, step)
     batches.close()
     return step
 
@@ -107,9 +111,12 @@ class _Meter:
         now = time.perf_counter()
         elapsed = max(now - self.since, 1e-9)
         speed = (step - self.step) * batch / elapsed
-        share = self.waited / elapsed
+        waited = {
+            "speed/input_wait_share": self.waited / elapsed,
+            "speed/input_wait_seconds": self.waited / (step - self.step),
+        }
         self.step, self.since, self.waited = step, now, 0.0
-        return {"speed/samples_per_second": speed, "speed/input_wait_share": share}
+        return {"speed/samples_per_second": speed, **waited}
 
 
 def _agree(run: Run, loss: float, stop: bool) -> tuple[float, bool]:
@@ -158,7 +165,7 @@ def validate(run: Run, weights: torch.Tensor) -> float:
     total = torch.zeros((), dtype=torch.float64, device=run.device)
     run.model.eval()
     with torch.no_grad():
-        loader = Loader(run.store, windows, run.sampling)
+        loader = Loader(run.store, windows, run.sampling, reading=run.reading)
         for place, batch in zip(own, loader.in_order([numbers[i % count] for i in own], 1), strict=True):
             total += _loss(run, batch, weights).double() * (place < count)
     run.model.train()
@@ -184,16 +191,12 @@ def _loss(run: Run, batch: Batch, weights: torch.Tensor) -> torch.Tensor:
     return weighted_square_error(forecast, batch.target[:, 0].to(run.device), weights)
 
 
-def _digest(run: Run, loader: Loader, step: int) -> str:
-    return order_digest(run.train.seed, loader.windows, step * run.train.batch)
-
-
-def _save(run: Run, optimizer: torch.optim.Optimizer, loader: Loader, step: int) -> None:
-    progress = catalog.Progress(step=step, store_digest=run.store.digest, order_digest=_digest(run, loader, step))
+def _save(run: Run, optimizer: torch.optim.Optimizer, order: Order, step: int) -> None:
+    progress = catalog.Progress(step=step, store_digest=run.store.digest, order_digest=order.digest(step))
     checkpoint.save(run.checkpoint_dir, run.model, optimizer, progress, run.checkpoints.keep)
 
 
-def _restore(run: Run, optimizer: torch.optim.Optimizer, loader: Loader) -> int:
+def _restore(run: Run, optimizer: torch.optim.Optimizer, order: Order) -> int:
     """Load the latest checkpoint, if there is any, and return the steps done."""
     path = catalog.latest(run.checkpoint_dir)
     if path is None:
@@ -204,7 +207,7 @@ def _restore(run: Run, optimizer: torch.optim.Optimizer, loader: Loader) -> int:
             f"{path}: was trained on the store {progress.store_digest[:12]}, found {run.store.digest[:12]}; "
             "a run goes on only on its own data: restore them, or start a new campaign"
         )
-    if progress.order_digest != _digest(run, loader, progress.step):
+    if progress.order_digest != order.digest(progress.step):
         raise UserError(f"{path}: drew its samples in another order; go on with the same version and settings")
     checkpoint.load(path, run.model, optimizer)
     return progress.step

@@ -26,6 +26,10 @@ class Site(Settings):
     """Staging tasks that run at a time; each needs about 400 MiB of memory."""
     shard_mebibytes: float = Field(default=256, gt=0)
     """Size of a shard before compression, to suit the file system: large where many files are slow (Lustre)."""
+    reading_threads: int = Field(default=1, ge=1)
+    """Threads with which each process of training reads ahead."""
+    reading_mebibytes: float = Field(default=1024, gt=0)
+    """Memory of each process of training for samples that are read ahead."""
     retries: int = Field(default=2, ge=0)
     """Times that a job is started again after a crash, when no checkpoint came in between."""
     worker_init: str = ""

@@ -13,7 +13,7 @@ import typer
 import hyperslab
 from hyperslab.errors import CampaignFailed, Stopped, UserError, disk_error, exit_code
 from hyperslab.site_configs.loader import load_site
-from hyperslab.workflows import archives, stores
+from hyperslab.workflows import archives, bench, stores
 from hyperslab.workflows.campaign import Campaign, CampaignDir, load_campaign
 from hyperslab.workflows.options import (
     Assignments,
@@ -88,7 +88,8 @@ def run(
 
 
 def _run(campaign: Campaign, site_name: str, directory: CampaignDir, *, dry_run: bool) -> None:
-    from hyperslab.workflows.run import script_of, start
+    from hyperslab.workflows.jobs import script_of
+    from hyperslab.workflows.run import start
     from hyperslab.workflows.steps.plan import describe, make_plan
 
     site = load_site(site_name)
@@ -266,6 +267,7 @@ for command in (
     stores.stage, stores.verify, stores.repair, archives.inspect, archives.simulate, archives.fetch,
 ):  # fmt: skip
     app.command()(command)
+app.add_typer(bench.app, name="bench")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -22,19 +21,15 @@ from hyperslab.data.files import read_json
 from hyperslab.data.recipe import Recipe, extend_recipe
 from hyperslab.data.sources import source_of
 from hyperslab.data.sources.paths import expand
-from hyperslab.errors import MISTAKE, CampaignFailed, Stopped, UserError, disk_error
-from hyperslab.parallel import catalog
+from hyperslab.errors import Stopped, UserError, disk_error
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows import engine, tracking
 from hyperslab.workflows.campaign import Campaign, CampaignDir, driver_lock, is_driven, new_directory
+from hyperslab.workflows.jobs import POLL_SECONDS, STOP_GRACE_SECONDS, StepJobs, steps_done
 from hyperslab.workflows.journal import Journal
 from hyperslab.workflows.logs import logging_to
 from hyperslab.workflows.steps import STEPS, report, stage
 from hyperslab.workflows.steps.plan import Plan, make_plan
-
-MODULES = {step: f"hyperslab.workflows.steps.{step}" for step in ("pretrain", "evaluate")}
-POLL_SECONDS = 0.3
-STOP_GRACE_SECONDS = 60.0
 
 
 def start(campaign: Campaign, site: Site, recipe: Recipe, directory: CampaignDir) -> None:
@@ -104,7 +99,7 @@ class Driver:
         self.campaign = directory.read()
         self.site = directory.read_site()
         self.journal = Journal(directory.journal)
-        self.jobs = engine.Jobs(directory)
+        self.jobs = StepJobs(directory, self.site, self.journal)
         self.stop = threading.Event()
         self.until = until
         self._repairs = False
@@ -197,7 +192,7 @@ class Driver:
 
     def pretrain(self, _: object) -> None:
         """Train segment after segment, each from the latest checkpoint, up to the last step."""
-        self._run_jobs("pretrain", lambda: self._steps_done() >= self.campaign.train.steps)
+        self._run_jobs("pretrain", lambda: steps_done(self.directory) >= self.campaign.train.steps)
 
     def evaluate(self, _: object) -> None:
         """Score the trained model on the held-out period."""
@@ -211,6 +206,11 @@ class Driver:
                 self.journal.append("reported")
         tracking.relay_if_possible(self.directory, self.campaign)
 
+    def _run_jobs(self, step: str, is_done: Callable[[], bool]) -> None:
+        if not is_done() or self.jobs.is_left(step):
+            with self._step(step):
+                self.jobs.run(step, is_done, self.stop)
+
     @contextlib.contextmanager
     def _step(self, name: str) -> Iterator[None]:
         self.journal.append("step_started", step=name)
@@ -220,92 +220,11 @@ class Driver:
             raise disk_error(error, self.directory.path) or error from None
         self.journal.append("step_finished", step=name)
 
-    def _steps_done(self) -> int:
-        path = catalog.latest(self.directory.checkpoints)
-        return 0 if path is None else catalog.read_progress(path).step
-
     def _is_evaluated(self) -> bool:
         try:
-            return bool(read_json(self.directory.evaluation / "skill.json")["step"] == self._steps_done())
+            return bool(read_json(self.directory.evaluation / "skill.json")["step"] == steps_done(self.directory))
         except (OSError, ValueError, KeyError):  # absent, or damaged: evaluated anew
             return False
-
-    def _run_jobs(self, step: str, is_done: Callable[[], bool]) -> None:
-        """Run jobs of a step until it is done; first see one through that an earlier driver left running."""
-        left = self._running_job(step)
-        if is_done() and left is None:
-            return
-        with self._step(step):
-            failures = 0
-            while left or not is_done():
-                before = self._steps_done()
-                code = self._await_job(step, *(left or self._submit(step)))
-                left = None
-                # A job that came as far as another checkpoint is no failure, however it ended.
-                failures = 0 if code == 0 or self._steps_done() > before else failures + 1
-                if failures > self.site.retries:
-                    self._give_up(step)
-
-    def _await_job(self, step: str, number: int, job: engine.Job) -> int | None:
-        """Exit code of a job once it has ended; None when it was killed."""
-        while self.jobs.is_running(job):
-            if self.stop.wait(POLL_SECONDS):
-                self.end_job(step, number, job)
-                raise Stopped(f"{step} was stopped at step {self._steps_done()}")
-        code = self.jobs.exit_code(job)
-        self.journal.append("job_ended", step=step, number=number, exit_code=code)
-        if code == MISTAKE:
-            raise UserError(self._last_words(step, number))
-        return code
-
-    def _submit(self, step: str) -> tuple[int, engine.Job]:
-        number = sum(event["event"] == "job_submitted" and event["step"] == step for event in self.journal.read()) + 1
-        self.directory.stop_file(number).unlink(missing_ok=True)
-        job = self.jobs.submit(f"{step}-{number:04d}", script_of(self.directory, self.site, step, number))
-        self.journal.append("job_submitted", step=step, number=number, job=asdict(job))
-        return number, job
-
-    def _running_job(self, step: str) -> tuple[int, engine.Job] | None:
-        """The job that an earlier driver left running, with its number."""
-        submitted = None
-        for event in self.journal.read():
-            if event.get("step") == step and event["event"] == "job_submitted":
-                submitted = event
-            elif event.get("step") == step and event["event"] == "job_ended":
-                submitted = None
-        if submitted is None:
-            return None
-        job = engine.Job(**submitted["job"])
-        self.jobs.adopt(job)
-        return submitted["number"], job
-
-    def end_job(self, step: str, number: int, job: engine.Job) -> None:
-        """Let a job end at its next checkpoint, or end it when it does not."""
-        self.directory.stop_file(number).touch()
-        deadline = time.monotonic() + STOP_GRACE_SECONDS
-        while self.jobs.is_running(job):
-            if time.monotonic() > deadline:
-                self.jobs.cancel(job)
-            time.sleep(POLL_SECONDS)
-        self.journal.append("job_ended", step=step, number=number, exit_code=self.jobs.exit_code(job))
-
-    def end_jobs(self) -> None:
-        """Let every job end that an earlier driver left running."""
-        for step in MODULES:
-            if running := self._running_job(step):
-                self.end_job(step, *running)
-
-    def _give_up(self, step: str) -> None:
-        raise CampaignFailed(
-            f"{step} crashed {self.site.retries + 1} times in a row without a checkpoint in between; "
-            f"read `hyperslab logs {self.directory.path} --step {step}`, then go on with "
-            f"`hyperslab resume {self.directory.path}`"
-        )
-
-    def _last_words(self, step: str, number: int) -> str:
-        lines = self.directory.log(step, number).read_text(encoding="utf-8", errors="replace").splitlines()
-        said = [line.removeprefix("hyperslab: ") for line in lines if line.startswith("hyperslab: ")]
-        return said[-1] if said else f"{step} refused its work; read `hyperslab logs {self.directory.path}`"
 
 
 def longer_recipe(directory: CampaignDir, patterns: list[str]) -> Recipe | None:
@@ -329,12 +248,6 @@ def longer_recipe(directory: CampaignDir, patterns: list[str]) -> Recipe | None:
     return None
 
 
-def script_of(directory: CampaignDir, site: Site, step: str, number: int) -> str:
-    """The batch script of a job of a step."""
-    arguments = ["--segment", str(number)] if step == "pretrain" else []
-    return engine.job_script(directory, site, MODULES[step], arguments, directory.log(step, number))
-
-
 def cancel(directory: CampaignDir) -> None:
     """Stop a campaign at its next checkpoint: ask its driver, or end its jobs where no driver is left.
 
@@ -351,7 +264,7 @@ def cancel(directory: CampaignDir) -> None:
     journal.append("cancel_requested")
     try:
         with driver_lock(directory):
-            Driver(directory).end_jobs()
+            Driver(directory).jobs.end_all()
             journal.append("driver_ended", how="stopped", message="cancelled")
             tracking.relay_if_possible(directory, directory.read())
     except UserError:

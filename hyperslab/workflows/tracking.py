@@ -186,13 +186,14 @@ def _relay_outcome(client: "MlflowClient", run: "Run", directory: CampaignDir) -
         client.log_inputs(run.info.run_id, datasets=[DatasetInput(dataset)])
         client.set_tag(run.info.run_id, "hyperslab.store_digest", digest)
     checkpoints = [
-        {"path": str(path.parent), **{key: manifest[key] for key in ("step", "digest", "store_digest")}}
+        {"path": str(path.parent), **{key: manifest[key] for key in ("step", "digest", "store_digest", "order_digest")}}
         for path in sorted(directory.checkpoints.glob("*/manifest.json"))
         if (manifest := read_json(path))
     ]
     if checkpoints and run.data.tags.get("hyperslab.checkpoint") != checkpoints[-1]["path"]:
         client.log_dict(run.info.run_id, {"checkpoints": checkpoints}, "checkpoints.json")
         client.set_tag(run.info.run_id, "hyperslab.checkpoint", checkpoints[-1]["path"])
+        client.set_tag(run.info.run_id, "hyperslab.order_digest", checkpoints[-1]["order_digest"])
     reported = Journal(directory.journal).last("reported")
     if reported is None:
         _relay_status(client, run, directory)

@@ -119,7 +119,7 @@ def test_windows_never_reach_over_a_gap_a_split_or_an_invalid_frame(
     windows = find_windows(segment, valid, (bounds,), span)
     expected = brute_force(segment, valid, bounds, span)
     assert len(windows) == len(expected)
-    assert [windows.first_frame(number) for number in range(len(windows))] == expected
+    assert windows.first_frames(np.arange(len(windows))).tolist() == expected
 
 
 def test_windows_are_counted_in_each_unbroken_run() -> None:
@@ -127,13 +127,13 @@ def test_windows_are_counted_in_each_unbroken_run() -> None:
     segment = np.repeat([0, 1], 5)
     valid = np.arange(10) != 7
     windows = find_windows(segment, valid, ((0, 10),), 3)
-    assert [windows.first_frame(number) for number in range(len(windows))] == [0, 1, 2]
+    assert windows.first_frames(np.arange(len(windows))).tolist() == [0, 1, 2]
 
 
 def test_windows_of_several_ranges_never_reach_from_one_to_the_next() -> None:
     # Ranges of 3 and 4 frames hold 2 and 3 windows of 2 frames.
     windows = find_windows(np.zeros(9, np.int64), np.ones(9, bool), ((0, 3), (4, 8)), 2)
-    assert [windows.first_frame(number) for number in range(len(windows))] == [0, 1, 4, 5, 6]
+    assert windows.first_frames(np.arange(len(windows))).tolist() == [0, 1, 4, 5, 6]
 
 
 def test_a_split_without_frames_has_no_windows() -> None:
@@ -144,7 +144,7 @@ def test_a_split_without_frames_has_no_windows() -> None:
 def test_a_window_that_does_not_exist_is_refused(window: int) -> None:
     windows = find_windows(np.zeros(5, np.int64), np.ones(5, bool), ((0, 5),), 3)
     with pytest.raises(IndexError, match=f"window {window} of 3"):
-        windows.first_frame(window)
+        windows.first_frames(np.asarray([0, window]))
 
 
 def test_the_step_of_known_segments_is_measured_inside_them() -> None:

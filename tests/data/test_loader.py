@@ -1,17 +1,25 @@
+import logging
+from collections.abc import Generator
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pytest
+import s3fs
 import torch
+from moto.server import ThreadedMotoServer
 
+from hyperslab.data import chunks
+from hyperslab.data.ahead import Reading
 from hyperslab.data.clock import Clock
 from hyperslab.data.loader import Batch, Loader, Sampling, calendar_phases, windows_of
-from hyperslab.data.order import sample_at
-from hyperslab.data.store import Store, open_store
+from hyperslab.data.order import Order, sample_at
+from hyperslab.data.store import Store, open_store, place_of
+from hyperslab.data.tiles import make_tile
 from hyperslab.errors import UserError
-from tests.conftest import make_dataset, make_store_recipe, stage
+from tests.conftest import make_dataset, make_store_recipe, shard_of, stage
 
 DAY = 86_400
 
@@ -26,6 +34,13 @@ def normalised(store: Store) -> npt.NDArray[np.float64]:
     """All frames minus the mean, over the spread, of each channel."""
     values = store.read(0, len(store.time)).astype(np.float64)
     return (values - store.mean[:, None, None]) / store.std[:, None, None]
+
+
+def training(
+    loader: Loader, seed: int, start_step: int, stop_step: int, batch: int, slots: range
+) -> Generator[Batch, None, None]:
+    order = Order(seed=seed, batch=batch, windows=(loader.windows,))
+    return loader.training(order, start_step, stop_step, slots)
 
 
 def assert_same(first: Batch, second: Batch) -> None:
@@ -91,7 +106,7 @@ def test_training_draws_the_samples_of_the_order(opened: Store) -> None:
     sampling = Sampling(history=1, lead=1)
     windows = windows_of(opened, "train", sampling)
     loader = Loader(opened, windows, sampling)
-    batches = list(loader.training(seed=7, start_step=2, stop_step=5, batch=4, slots=range(4)))
+    batches = list(training(loader, seed=7, start_step=2, stop_step=5, batch=4, slots=range(4)))
     assert len(batches) == 3
     for step, batch in zip(range(2, 5), batches, strict=True):
         drawn = [sample_at(7, step * 4 + slot, len(windows)) for slot in range(4)]
@@ -101,8 +116,8 @@ def test_training_draws_the_samples_of_the_order(opened: Store) -> None:
 def test_ranks_share_the_global_batch_among_them(opened: Store) -> None:
     sampling = Sampling(history=2, lead=1)
     loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
-    [whole] = loader.training(seed=1, start_step=3, stop_step=4, batch=6, slots=range(6))
-    parts = [next(loader.training(1, 3, 4, batch=6, slots=slots)) for slots in (range(0, 2), range(2, 3), range(3, 6))]
+    [whole] = training(loader, seed=1, start_step=3, stop_step=4, batch=6, slots=range(6))
+    parts = [next(training(loader, 1, 3, 4, batch=6, slots=slots)) for slots in (range(0, 2), range(2, 3), range(3, 6))]
     assert [len(part.inputs) for part in parts] == [2, 1, 3]
     assert torch.equal(torch.cat([part.inputs for part in parts]), whole.inputs)
     assert torch.equal(torch.cat([part.target for part in parts]), whole.target)
@@ -114,8 +129,8 @@ def test_batches_are_the_same_from_any_step_on(opened: Store, start: int) -> Non
     # 12 steps of 5 samples go two and a half times through 23 windows.
     sampling = Sampling(history=1, lead=1)
     loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
-    whole = list(loader.training(seed=3, start_step=0, stop_step=12, batch=5, slots=range(1, 4)))
-    rest = list(loader.training(seed=3, start_step=start, stop_step=12, batch=5, slots=range(1, 4)))
+    whole = list(training(loader, seed=3, start_step=0, stop_step=12, batch=5, slots=range(1, 4)))
+    rest = list(training(loader, seed=3, start_step=start, stop_step=12, batch=5, slots=range(1, 4)))
     assert len(rest) == 12 - start
     for first, second in zip(whole[start:], rest, strict=True):
         assert_same(first, second)
@@ -125,7 +140,7 @@ def test_an_epoch_of_batches_shows_every_window_once(opened: Store) -> None:
     # 20 frames from the first input to the target leave 24 - 20 + 1 = 5 windows, one a step.
     sampling = Sampling(history=1, lead=19)
     windows = windows_of(opened, "train", sampling)
-    batches = Loader(opened, windows, sampling).training(0, 0, 5, batch=1, slots=range(1))
+    batches = training(Loader(opened, windows, sampling), 0, 0, 5, batch=1, slots=range(1))
     assert sorted(int(batch.target_time[0, 0]) for batch in batches) == opened.time[19:24].tolist()
 
 
@@ -141,7 +156,7 @@ def test_windows_are_read_in_order_where_asked(opened: Store) -> None:
 def test_a_reader_that_stops_early_is_let_go(opened: Store) -> None:
     sampling = Sampling(history=1, lead=1)
     loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
-    batches = loader.training(0, 0, 10**9, batch=2, slots=range(2))
+    batches = training(loader, 0, 0, 10**9, batch=2, slots=range(2))
     assert len(list(islice(batches, 3))) == 3
     batches.close()
     with pytest.raises(StopIteration):
@@ -188,3 +203,114 @@ def test_each_year_and_each_day_begins_anew() -> None:
     phases = calendar_phases(start, Clock())
     assert phases.shape == (2, 4)
     np.testing.assert_allclose(phases[1], phases[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(history=2, lead=1), Sampling(history=1, lead=3, rollout=2)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int16"])
+def test_a_tile_is_cut_out_of_the_whole(tmp_path: Path, sampling: Sampling, dtype: str) -> None:
+    make_dataset(rows=9, columns=8).to_netcdf(tmp_path / "raw.nc")
+    splits = {"train": (0, 20), "validation": (20, 30), "test": (30, 40)}
+    store = open_store(stage(tmp_path / "store", make_store_recipe([tmp_path / "raw.nc"], splits, dtype=dtype)))
+    windows = windows_of(store, "train", sampling)
+    whole = Loader(store, windows, sampling).read([0, 7, 3])
+    for number in range(4):
+        tile = make_tile((9, 8), (2, 2), number, halo=2, periodic=(False, True))
+        part = Loader(store, windows, sampling, tile=tile).read([0, 7, 3])
+        assert part.inputs.shape[-2:] == tile.shape
+        for space, into in tile.boxes():
+            for name in ("inputs", "target"):
+                assert torch.equal(getattr(part, name)[(..., *into)], getattr(whole, name)[(..., *space)])
+
+
+def test_windows_that_share_frames_are_the_same_as_alone(opened: Store) -> None:
+    sampling = Sampling(history=3, lead=2, rollout=2)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
+    together = loader.read(range(12))
+    for number in range(12):
+        alone = loader.read([number])
+        assert torch.equal(together.inputs[number], alone.inputs[0])
+        assert torch.equal(together.target[number], alone.target[0])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("ahead_bytes", [1, 10**9])
+def test_threads_do_not_change_what_is_read(opened: Store, workers: int, ahead_bytes: int) -> None:
+    sampling = Sampling(history=2, lead=1)
+    windows = windows_of(opened, "train", sampling)
+    reading = Reading(workers=workers, memory_bytes=ahead_bytes)
+    found = list(training(Loader(opened, windows, sampling, reading=reading), 4, 0, 9, batch=3, slots=range(3)))
+    expected = [Loader(opened, windows, sampling).read([sample_at(4, 3 * s + n, len(windows)) for n in range(3)])
+                for s in range(9)]  # fmt: skip
+    for first, second in zip(found, expected, strict=True):
+        assert_same(first, second)
+
+
+def test_a_damaged_chunk_is_never_trained_on(finished_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "RETRY_SECONDS", ())
+    shard = shard_of(finished_store, 0)
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    store, sampling = open_store(finished_store), Sampling(history=1, lead=1)
+    loader = Loader(store, windows_of(store, "train", sampling), sampling)
+    with pytest.raises(UserError, match=r"store/values/c/0/0/0/0: cannot be read \(chunk \(0, 0, 0, 0\) is damaged"):
+        list(training(loader, 0, 0, 20, batch=2, slots=range(2)))
+
+
+def test_a_store_is_read_where_an_object_store_holds_it(finished_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "me",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        remote = s3fs.S3FileSystem(skip_instance_cache=True)
+        remote.mkdir("bucket")
+        remote.put(str(finished_store), "bucket/store", recursive=True)
+        sampling = Sampling(history=2, lead=1)
+        here, there = open_store(finished_store), open_store(place_of("s3://bucket/store"))
+        assert there.digest == here.digest
+        batches = [
+            list(training(Loader(store, windows_of(store, "train", sampling), sampling,
+                                 reading=Reading(workers=3)), 1, 0, 4, batch=2, slots=range(2)))
+            for store in (here, there)
+        ]  # fmt: skip
+        for first, second in zip(*batches, strict=True):
+            assert_same(first, second)
+        remote.rm("bucket/store/values/c/1", recursive=True)
+        with pytest.raises(UserError, match="s3://bucket/store/values/c/1/0/0/0: is missing"):
+            open_store(place_of("s3://bucket/store")).read(16, 20)
+    finally:
+        server.stop()
+
+
+def test_memory_stays_as_it_is_over_many_batches(opened: Store) -> None:
+    sampling = Sampling(history=2, lead=1)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling, reading=Reading(workers=2))
+    batches, process = training(loader, 0, 0, 10**9, batch=2, slots=range(2)), psutil.Process()
+    for batch in islice(batches, 500):  # until caches are full
+        del batch
+    before = process.memory_info().rss
+    for batch in islice(batches, 4000):
+        del batch
+    batches.close()
+    # 4000 batches of 576 bytes: 1 KiB that each left behind would be 4 MB.
+    assert process.memory_info().rss - before < 2 << 20
+
+
+def test_memory_of_a_batch_is_used_again_only_when_nobody_holds_it(opened: Store) -> None:
+    sampling = Sampling(history=1, lead=1)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
+    kept = loader.read([3])
+    view, values = kept.inputs[0], kept.inputs.clone()
+    place = kept.inputs.data_ptr()
+    del kept
+    others = [loader.read([number]) for number in range(10)]
+    assert place not in {other.inputs.data_ptr() for other in others}
+    assert torch.equal(view, values[0])
+    del view
+    assert loader.read([0]).inputs.data_ptr() == place

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hyperslab.data.files import file_digest
 from hyperslab.data.recipe import ArrayPlan
-from hyperslab.data.shard import COMPRESSOR, ShardWriter, fill_value, reread_digest
+from hyperslab.data.shard import COMPRESSORS, ShardWriter, fill_value, reread_digest
 
 
 def write(folder: Path, plan: ArrayPlan, values: npt.NDArray[np.float32], step: int) -> zarr.Array:
@@ -18,7 +18,7 @@ def write(folder: Path, plan: ArrayPlan, values: npt.NDArray[np.float32], step: 
     group = zarr.create_group(folder, zarr_format=3, overwrite=True)
     array = group.create_array(
         plan.name, shape=plan.shape, chunks=plan.chunk, shards=plan.shard, dtype=plan.dtype,
-        fill_value=fill_value(plan), compressors=COMPRESSOR,
+        fill_value=fill_value(plan), compressors=COMPRESSORS,
     )  # fmt: skip
     for part in range(math.ceil(plan.shape[0] / plan.shard_length)):
         path = folder.joinpath(plan.name, "c", str(part), *["0"] * (len(plan.shape) - 1))

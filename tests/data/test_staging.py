@@ -39,8 +39,8 @@ def flip_a_byte(path: Path) -> None:
 def test_a_chunk_is_one_frame_and_a_shard_is_many(finished_store: Path) -> None:
     values = open_store(finished_store).arrays["values"]
     # A frame of 96 bytes: as many as fit 64 KiB and divide the shard make a chunk.
-    assert values.chunks == (16, 2, 3, 4)
-    assert values.shards == (16, 2, 3, 4)
+    assert values.chunk == (16, 2, 3, 4)
+    assert values.shard == (16, 2, 3, 4)
     # 40 frames in shards of 16 are 3 files.
     assert len([path for path in (finished_store / "values" / "c").rglob("*") if path.is_file()]) == 3
 

@@ -1,9 +1,9 @@
 """A tiny training run, and what came out of it on one rank."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from hyperslab.data.ahead import Reading
+from hyperslab.data.chunks import Piece
 from hyperslab.data.clock import Clock
 from hyperslab.data.loader import Sampling
 from hyperslab.data.store import Store
+from hyperslab.data.tiles import Space
 from hyperslab.model.config import ModelSettings
 from hyperslab.model.transformer import Frame, SpaceTimeTransformer
 from hyperslab.parallel.apply import Precision, apply, make_mesh
@@ -41,9 +44,12 @@ TRAIN: dict[str, Any] = {
 class MemoryStore(Store):
     """A store without files."""
 
-    def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """Frames `[start, stop)` in physical units."""
-        return np.asarray(self.arrays["values"][start:stop])
+    values: npt.NDArray[np.float32]
+
+    def pieces(self, start: int, stop: int, space: Space = (), out: npt.NDArray[Any] | None = None) -> Iterator[Piece]:
+        """Frames `[start, stop)` at once."""
+        piece = self.values[(slice(start, stop), slice(None), *space)].copy()
+        yield tuple(slice(0, size) for size in piece.shape), piece
 
 
 def make_store() -> Store:
@@ -58,7 +64,8 @@ def make_store() -> Store:
     return MemoryStore(
         path=Path("campaign/store"),
         digest="a" * 64,
-        arrays={"values": cast(Any, values)},
+        arrays={},
+        values=values,
         source="memory",
         clock=Clock(),
         time=np.arange(26) * 21_600,
@@ -142,6 +149,7 @@ def make_run(task: Task) -> Run:
         model=apply(model, make_mesh(task.layout, "cpu"), task.precision),
         store=task.store,
         sampling=SAMPLING,
+        reading=Reading(),
         layout=task.layout,
         train=settings,
         checkpoints=CheckpointSettings(every=task.every),

@@ -9,6 +9,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from hyperslab.data.store import open_store
+from hyperslab.parallel import catalog
 from hyperslab.workflows import tracking
 from hyperslab.workflows.campaign import CampaignDir
 from hyperslab.workflows.journal import Journal, Spool, read_metrics
@@ -44,6 +45,7 @@ def test_a_campaign_is_one_run_with_all_that_a_person_looks_for(finished: tuple[
     assert [child.info.status for child in children] == ["FINISHED"]
     last = sorted((directory / "checkpoints").iterdir())[-1]
     assert run.data.tags["hyperslab.checkpoint"] == str(last)
+    assert run.data.tags["hyperslab.order_digest"] == catalog.read_progress(last).order_digest
 
 
 def test_every_number_of_the_spool_is_there_once_with_its_step(finished: tuple[Path, float]) -> None:

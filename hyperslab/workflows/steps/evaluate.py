@@ -18,8 +18,9 @@ from hyperslab.errors import UserError, exit_code
 from hyperslab.model.objectives import area_weights, roll_out
 from hyperslab.model.skill import anomaly_correlation, square_error
 from hyperslab.parallel import catalog, checkpoint
+from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import Campaign, CampaignDir
-from hyperslab.workflows.steps.pretrain import build_model, sampling
+from hyperslab.workflows.steps.pretrain import build_model, reading, sampling
 
 GROUP_BYTES = 1 << 30
 """Memory for the fields of the forecasts that are scored together."""
@@ -51,7 +52,7 @@ def evaluate(directory: CampaignDir) -> int:
     weights = area_weights(torch.from_numpy(store.latitude))
     scores: dict[str, list[torch.Tensor]] = {}
     count = 0
-    for batch in _groups(campaign, store):
+    for batch in _groups(campaign, site, store):
         fields = forecast(store, model, batch)
         if count == 0:
             _write_map(directory.evaluation / "map.npz", store, fields, int(batch.target_time[0, 0]))
@@ -73,12 +74,13 @@ def evaluate(directory: CampaignDir) -> int:
     return 0
 
 
-def _groups(campaign: Campaign, store: Store) -> Iterator[Batch]:
+def _groups(campaign: Campaign, site: Site, store: Store) -> Iterator[Batch]:
     """All windows of the test split, as many at a time as memory allows."""
     plan = sampling(campaign, campaign.evaluate.rollout)
     windows = windows_of(store, "test", plan)
     window_bytes = plan.rollout * int(np.prod(store.frame_shape)) * (len(KINDS) + 1) * 8
-    return Loader(store, windows, plan).in_order(range(len(windows)), max(1, GROUP_BYTES // window_bytes))
+    loader = Loader(store, windows, plan, reading=reading(site))
+    return loader.in_order(range(len(windows)), max(1, GROUP_BYTES // window_bytes))
 
 
 def forecast(store: Store, model: torch.nn.Module, batch: Batch) -> Fields:

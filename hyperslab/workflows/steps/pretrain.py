@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from hyperslab.data.ahead import Reading
 from hyperslab.data.grid import is_global
 from hyperslab.data.loader import Sampling
 from hyperslab.data.store import Store, open_store
@@ -19,6 +20,7 @@ from hyperslab.parallel.apply import apply, make_mesh
 from hyperslab.parallel.launch import StopRequest, run_rank, start_ranks, under_torchrun
 from hyperslab.parallel.layout import make_layout
 from hyperslab.parallel.trainer import Metrics, Run, train
+from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import Campaign, CampaignDir
 from hyperslab.workflows.journal import Journal, Spool
 
@@ -63,6 +65,7 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
         model=apply(model, make_mesh(layout, site.device), site.precision),
         store=store,
         sampling=sampling(campaign),
+        reading=reading(site),
         layout=layout,
         train=campaign.train,
         checkpoints=campaign.checkpoint,
@@ -93,6 +96,13 @@ def build_model(campaign: Campaign, store: Store) -> SpaceTimeTransformer:
 def sampling(campaign: Campaign, rollout: int = 1) -> Sampling:
     """Which frames make a sample of the campaign."""
     return Sampling(history=campaign.model.history, lead=campaign.objective.lead, rollout=rollout)
+
+
+def reading(site: Site) -> Reading:
+    """How a rank of the site reads ahead."""
+    return Reading(
+        workers=site.reading_threads, memory_bytes=int(site.reading_mebibytes * 2**20), pin=site.device == "cuda"
+    )
 
 
 class _Recorded:

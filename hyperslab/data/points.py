@@ -1,0 +1,95 @@
+"""Batches of sets of points, from a ragged store: packed one after another, or padded with a mask."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from hyperslab.data.ahead import Job, Reading, Task
+from hyperslab.data.frames import Ints, Windows
+from hyperslab.data.loader import Sampling, WindowLoader
+from hyperslab.data.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointBatch:
+    """The points of the windows of one rank at one step, packed: those of the first window, of the second, …"""
+
+    position: torch.Tensor
+    """Where each point lies, in the units of the store's axes; shape (point, axis)."""
+    feature: torch.Tensor
+    """Normalised values of each point; shape (point, channel)."""
+    labels: torch.Tensor | None
+    """Truth about each point, where the store holds any; shape (point, label)."""
+    frame: torch.Tensor
+    """Number of each point's frame in its window; shape (point,)."""
+    start: torch.Tensor
+    """First point of each window, and the number of points; shape (window + 1,)."""
+
+    def padded(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """One of the packed tensors with a row for each window, 0 where a window has fewer points than the largest.
+
+        Returns
+        -------
+        tuple of torch.Tensor
+            Values, shape (window, point, …); and a mask that is true where there is a point, shape (window, point).
+        """
+        lengths = self.start.diff()
+        mask = torch.arange(int(lengths.max())) < lengths[:, None]
+        rows = values.new_zeros((*mask.shape, *values.shape[1:]))
+        rows[mask] = values
+        return rows, mask
+
+
+class PointLoader(WindowLoader[PointBatch]):
+    """Batches of a ragged store."""
+
+    def __init__(
+        self,
+        store: Store,
+        windows: Windows,
+        sampling: Sampling,
+        *,
+        reading: Reading = Reading(),  # noqa: B008 (frozen)
+    ) -> None:
+        assert store.frame_start is not None, "a dense store has no points"
+        self.store, self.windows, self.sampling, self.reading = store, windows, sampling, reading
+        self._frame_start = store.frame_start
+        self._mean = store.mean.astype(np.float32)
+        # A feature that never changes is 0, not NaN.
+        self._std = np.where(store.std > 0, store.std, 1.0).astype(np.float32)
+
+    def job(self, numbers: Ints) -> Job[PointBatch]:
+        """How to read the batch that holds the windows of these numbers, shape (window,)."""
+        frames = self.windows.first_frames(numbers)[:, None] + np.asarray(self.sampling.offsets, np.int64)
+        counts = self._frame_start[frames + 1] - self._frame_start[frames]
+        first = np.concatenate([[0], np.cumsum(counts)])
+        packed = {
+            name: torch.empty(
+                (int(first[-1]), *array.shape[1:]),
+                dtype=torch.int64 if name == "labels" else torch.float32,
+                pin_memory=self.reading.pin,
+            )
+            for name, array in self.store.arrays.items()
+        }
+        tasks: list[Task] = [
+            partial(self._read, int(frame), {name: held[a:b] for name, held in packed.items()})
+            for frame, a, b in zip(frames.ravel(), first[:-1], first[1:], strict=True)
+            if b > a
+        ]
+        batch = PointBatch(
+            position=packed["position"],
+            feature=packed["feature"],
+            labels=packed.get("labels"),
+            frame=torch.from_numpy(np.repeat(np.tile(np.arange(frames.shape[1]), len(frames)), counts.ravel())),
+            start=torch.from_numpy(np.concatenate([[0], np.cumsum(counts.sum(axis=1))])),
+        )
+        return Job(tasks=tasks, finish=lambda: batch, size_bytes=sum(held.nbytes for held in packed.values()))
+
+    def _read(self, frame: int, out: dict[str, torch.Tensor]) -> None:
+        """Read the points of a frame, by array."""
+        points = slice(int(self._frame_start[frame]), int(self._frame_start[frame + 1]))
+        for name, held in out.items():
+            for into, piece in self.store.arrays[name].pieces(points):
+                held.numpy()[into] = (piece - self._mean) / self._std if name == "feature" else piece

@@ -1,0 +1,169 @@
+"""How fast a store is read, beside its floor: the same chunks fetched, and decompressed into memory."""
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numcodecs.blosc
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hyperslab.data.ahead import Reading
+from hyperslab.data.chunks import CRC_BYTES, ShardedArray
+from hyperslab.data.frames import Ints
+from hyperslab.data.loader import Loader, Sampling, WindowLoader, windows_of
+from hyperslab.data.order import samples_at
+from hyperslab.data.points import PointLoader
+from hyperslab.data.store import Store
+from hyperslab.data.tiles import Tile
+
+Hyperslab = tuple[ShardedArray, tuple[slice, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What reading so many samples took."""
+
+    samples: int
+    seconds: float
+    floor_seconds: float
+    value_bytes: int
+    """Bytes of the samples, in memory."""
+    stored_bytes: int
+    """Bytes of their chunks, on disk."""
+
+
+def make_loader(
+    store: Store, split: str, sampling: Sampling, tile: Tile | None, reading: Reading
+) -> "Loader | PointLoader":
+    """The loader of a store, dense or ragged."""
+    windows = windows_of(store, split, sampling)
+    if store.is_ragged:
+        return PointLoader(store, windows, sampling, reading=reading)
+    return Loader(store, windows, sampling, tile=tile, reading=reading)
+
+
+def measure(loader: "Loader | PointLoader", batch: int, seconds: float, *, cold: bool = False, seed: int = 0) -> Speed:
+    """Read random windows for about so long, once with the loader and once as the floor.
+
+    Parameters
+    ----------
+    batch
+        Samples in a batch.
+    cold
+        Whether to make the system forget the store's files first; only those of this machine can be.
+    """
+    total = len(loader.windows)
+    count, taken = batch, 0.0
+    while True:
+        numbers = samples_at(seed, np.arange(count), total)
+        if cold:
+            forget(loader.store)
+        value_bytes, taken = _timed(loader, numbers, batch)
+        if taken >= seconds / 2:
+            break
+        count = max(2 * count, int(count * seconds / max(taken, 1e-3)) // batch * batch)
+    if cold:
+        forget(loader.store)
+    stored, floor_seconds = decode_only(loader, numbers, batch)
+    return Speed(
+        samples=len(numbers), seconds=taken, floor_seconds=floor_seconds, value_bytes=value_bytes, stored_bytes=stored
+    )
+
+
+def _timed(loader: WindowLoader[Any], numbers: Ints, batch: int) -> tuple[int, float]:
+    began, value_bytes = time.perf_counter(), 0
+    for read in loader.in_order(numbers.tolist(), batch):
+        value_bytes += sum(held.nbytes for held in _tensors(read))
+        del read
+    return value_bytes, time.perf_counter() - began
+
+
+def _tensors(batch: object) -> Iterator[torch.Tensor]:
+    for name in ("inputs", "target", "position", "feature", "labels"):
+        held = getattr(batch, name, None)
+        if held is not None:
+            yield held
+
+
+def decode_only(loader: "Loader | PointLoader", numbers: Ints, batch: int) -> tuple[int, float]:
+    """Fetch and decompress the chunks of some windows, in as many threads as a loader has.
+
+    Each thread decompresses them one after another into memory of a batch's size, over and over.
+
+    Returns
+    -------
+    tuple of int and float
+        Bytes fetched, and the seconds that it took.
+    """
+    starts = loader.windows.first_frames(numbers).tolist()
+    # Windows of a ragged store differ in size: the largest decides.
+    size = batch * max(_window_bytes(loader, first) for first in starts)
+    shares = [starts[n :: loader.reading.workers] for n in range(loader.reading.workers)]
+    memories = [np.ones(size, np.uint8) for _ in shares]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        began = time.perf_counter()
+        stored = sum(pool.map(partial(_decode_windows, loader), shares, memories))
+        return stored, time.perf_counter() - began
+
+
+def _decode_windows(loader: "Loader | PointLoader", starts: list[int], memory: npt.NDArray[np.uint8]) -> int:
+    stored, place = 0, 0
+    for first in starts:
+        for array, ranges in _hyperslabs(loader, first):
+            size = _decoded_bytes(array)
+            for part, wanted in array.touched(*ranges):
+                shard = array.open_shard(part)
+                for offset, length in shard.index[tuple(np.asarray(wanted).T)].tolist():
+                    data = shard.read(offset, length - CRC_BYTES)
+                    place = place + size if place + 2 * size <= memory.nbytes else 0
+                    numcodecs.blosc.decompress(data, memory[place : place + size])
+                    stored += length
+    return stored
+
+
+def _decoded_bytes(array: ShardedArray) -> int:
+    return math.prod(array.chunk) * array.dtype.itemsize
+
+
+def _window_bytes(loader: "Loader | PointLoader", first: int) -> int:
+    """Bytes of all chunks that a window touches."""
+    return sum(
+        _decoded_bytes(array) * len(wanted)
+        for array, ranges in _hyperslabs(loader, first)
+        for _, wanted in array.touched(*ranges)
+    )
+
+
+def _hyperslabs(loader: "Loader | PointLoader", first: int) -> Iterator[Hyperslab]:
+    """What a window holds of each array."""
+    store, lead = loader.store, loader.sampling.lead
+    # Frames side by side are one hyperslab.
+    runs = [(first, first + loader.sampling.span)] if lead == 1 else []
+    runs = runs or [(first + offset, first + offset + 1) for offset in loader.sampling.offsets]
+    for start, stop in runs:
+        if store.frame_start is not None:
+            points = slice(int(store.frame_start[start]), int(store.frame_start[stop]))
+            yield from ((array, (points,)) for array in store.arrays.values() if points.stop > points.start)
+        elif isinstance(loader, Loader):
+            channels = slice(0, len(store.channels))
+            for space, _ in loader.tile.boxes():
+                yield store.arrays["values"], (slice(start, stop), channels, *space)
+
+
+def forget(store: Store) -> None:
+    """Have the system drop the store's shards from memory, as far as they lie on this machine."""
+    for array in store.arrays.values():
+        for file in array.path.rglob("*"):
+            if file.is_file() and isinstance(file, os.PathLike):
+                handle = os.open(file, os.O_RDONLY)
+                try:
+                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(handle)
