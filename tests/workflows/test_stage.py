@@ -86,10 +86,14 @@ def test_a_second_driver_of_a_store_is_refused(campaign_file: Path, tmp_path: Pa
     directory = tmp_path / "c"
     driver = harness.start("stage", campaign_file, "--dir", directory)
     harness.wait_for(lambda: harness.events(directory, "driver_started"), driver)
-    for command in ("stage", "resume", "repair"):
-        second = harness.run(command, directory, check=False)
-        assert second.returncode == 2
-        assert f"is already running as process {driver.pid}" in second.stderr
+    driver.send_signal(signal.SIGSTOP)  # or it would be done before the others have begun
+    try:
+        for command in ("stage", "resume", "repair"):
+            second = harness.run(command, directory, check=False)
+            assert second.returncode == 2
+            assert f"is already running as process {driver.pid}" in second.stderr
+    finally:
+        driver.send_signal(signal.SIGCONT)
     assert driver.wait(harness.PATIENCE_SECONDS) == 0
 
 
