@@ -47,6 +47,10 @@ def run_together(driver: int, command: list[str]) -> int:
     int
         The pool's exit code, when it ended by itself.
     """
+    try:
+        leader = psutil.Process(driver)
+    except psutil.NoSuchProcess:
+        os.killpg(0, signal.SIGKILL)
     pool = psutil.Popen(command)
     known: set[int] = set()
     while pool.poll() is None:
@@ -54,13 +58,21 @@ def run_together(driver: int, command: list[str]) -> int:
             alive = {child.pid for child in pool.children() if child.status() != psutil.STATUS_ZOMBIE}
         except psutil.NoSuchProcess:
             continue
-        if not psutil.pid_exists(driver) or known - alive:
+        if not _lives(leader) or known - alive:
             os.killpg(0, signal.SIGKILL)
         known = alive
         time.sleep(WATCH_SECONDS)
     if pool.returncode < 0:
         os.killpg(0, signal.SIGKILL)
     return int(pool.returncode)
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether a process runs; its number alone does not say so."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 if __name__ == "__main__":

@@ -48,9 +48,9 @@ def test_a_lost_pool_ends_its_children() -> None:
 def test_a_lost_driver_ends_all() -> None:
     driver = subprocess.Popen(["sleep", "60"])
     group, children = start(driver.pid)
-    driver.kill()
-    driver.wait()
+    driver.kill()  # and nobody asks how it ended
     assert group.wait(20) == -9
+    driver.wait()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
 

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from hyperslab.data.chunks import in_flight
+from hyperslab.data.chunks import chunks_read, in_flight
 from hyperslab.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -23,13 +23,21 @@ JOIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job(Generic[Result]):
-    """Something to read, in tasks that do not depend on one another."""
+class Attempt(Generic[Result]):
+    """One go at reading something, into memory of its own."""
 
     tasks: list[Task]
-    """May run twice, even at the same time: a task that hangs is begun again."""
+    """Do not depend on one another."""
     finish: Callable[[], Result]
     """Called once all tasks are done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Generic[Result]):
+    """Something to read."""
+
+    begin: Callable[[], Attempt[Result]]
+    """Called again where an attempt hangs: what comes back late must not touch what is in use by then."""
     size_bytes: int
     """Memory that the result takes."""
 
@@ -42,7 +50,7 @@ class Reading:
     memory_bytes: int = 1 << 30
     """Memory for results that are read and not yet used; one is always read ahead."""
     patience_seconds: float = 300.0
-    """Time after which a task that does not come back is begun again."""
+    """Time without any chunk after which what is waited for is begun again."""
     pin: bool = False
     """Whether results lie in page-locked memory, from which an accelerator copies by itself."""
 
@@ -53,14 +61,14 @@ def read_ahead(jobs: Iterable[Job[Result]], reading: Reading) -> Generator[Resul
     Raises
     ------
     UserError
-        When a task fails, or does not come back however often it is begun.
+        When a task fails, or reads do not come back however often they are begun.
     """
     crew = _Crew(reading)
-    pending: deque[tuple[Job[Result], _Begun]] = deque()
+    pending: deque[tuple[Job[Result], _Begun[Result]]] = deque()
     held = 0
     try:
         for job in jobs:
-            pending.append((job, crew.begin(job.tasks)))
+            pending.append((job, crew.begin(job)))
             held += job.size_bytes
             while len(pending) > 1 and (held + job.size_bytes > reading.memory_bytes or len(pending) > MAX_AHEAD):
                 held -= pending[0][0].size_bytes
@@ -69,35 +77,38 @@ def read_ahead(jobs: Iterable[Job[Result]], reading: Reading) -> Generator[Resul
             yield crew.finished(*pending.popleft())
     finally:
         for _, begun in pending:
-            begun.left.clear()
+            begun.abandon()
         crew.dismiss()
 
 
-class _Begun:
-    """The tasks of a job that was begun; one event for all of them, since each wake-up takes Python's lock."""
+class _Begun(Generic[Result]):
+    """An attempt that was begun; one event for all its tasks, since each wake-up takes Python's lock."""
 
-    def __init__(self, tasks: list[Task]) -> None:
-        self.left = dict(enumerate(tasks))
+    def __init__(self, attempt: Attempt[Result]) -> None:
+        self.finish = attempt.finish
         self.error: BaseException | None = None
         self.over = threading.Event()
-        if not tasks:
+        self._left: dict[int, Task] = dict(enumerate(attempt.tasks))
+        if not attempt.tasks:
             self.over.set()
 
     def do(self, number: int) -> None:
-        """Do a task, unless another thread has done it, or nobody wants it any more."""
-        task = self.left.get(number)
+        """Do a task, unless nobody wants it any more."""
+        task = self._left.get(number)
         if task is None:
             return
         try:
             task()
         except BaseException as error:
-            # One that was begun again may have been done by now.
-            if number in self.left:
-                self.error = error
-                self.over.set()
-        self.left.pop(number, None)
-        if not self.left:
+            self.error = error
+            self.abandon()
+        self._left.pop(number, None)
+        if not self._left:
             self.over.set()
+
+    def abandon(self) -> None:
+        """Leave out all tasks that were not begun."""
+        self._left.clear()
 
 
 class _Crew:
@@ -105,46 +116,51 @@ class _Crew:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._queue: SimpleQueue[tuple[_Begun, int] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[_Begun[Any], int] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        for _ in range(reading.workers):
-            self._hire()
+        self._hire()
 
-    def begin(self, tasks: list[Task]) -> _Begun:
-        begun = _Begun(tasks)
-        for number in range(len(tasks)):
+    def begin(self, job: Job[Result]) -> _Begun[Result]:
+        attempt = job.begin()
+        begun = _Begun(attempt)
+        for number in range(len(attempt.tasks)):
             self._queue.put((begun, number))
         return begun
 
-    def finished(self, job: Job[Result], begun: _Begun) -> Result:
-        patience = self._reading.patience_seconds
-        for last in (*[False] * (TRIES - 1), True):
-            if begun.over.wait(patience):
-                break
-            if last:
+    def finished(self, job: Job[Result], begun: _Begun[Result]) -> Result:
+        """The result of a job, begun again where no read of any thread comes back."""
+        tries, seen = 1, chunks_read()
+        while not begun.over.wait(self._reading.patience_seconds):
+            if seen != (seen := chunks_read()):
+                continue
+            where = f"{in_flight()}: no answer in {self._reading.patience_seconds:g} s"
+            if tries == TRIES:
                 raise UserError(
-                    f"{in_flight()}: no answer in {patience:g} s, tried {TRIES} times; the file system hangs: "
-                    "look at it, then go on with `hyperslab resume`"
+                    f"{where}, tried {TRIES} times; the file system hangs: look at it, then go on with "
+                    "`hyperslab resume`"
                 )
-            logger.warning("no answer in %s s: %s; begun again", patience, in_flight())
-            for number in list(begun.left):
-                self._hire()
-                self._queue.put((begun, number))
+            logger.warning("%s; begun again", where)
+            tries += 1
+            begun.abandon()
+            self._hire()
+            begun = self.begin(job)
         if begun.error is not None:
             raise begun.error
-        return job.finish()
+        return begun.finish()
 
     def dismiss(self) -> None:
         for _ in self._threads:
             self._queue.put(None)
         deadline = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _hire(self) -> None:
-        thread = threading.Thread(target=self._work, name="loader", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        for _ in range(self._reading.workers):
+            thread = threading.Thread(target=self._work, name="loader", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _work(self) -> None:
         while (order := self._queue.get()) is not None:

@@ -48,6 +48,15 @@ _in_flight: dict[int, tuple["ShardedArray", int]] = {}
 """The array and the part that each thread is reading just now."""
 
 
+_came_back: dict[int, int] = {}
+"""Reads that came back, by thread."""
+
+
+def chunks_read() -> int:
+    """Reads that have come back, of all threads."""
+    return sum(list(_came_back.values()))
+
+
 def in_flight() -> str:
     """The shards that are being read just now."""
     return ", ".join(sorted({str(array.file(part)) for array, part in list(_in_flight.values())})) or "a read"
@@ -119,11 +128,10 @@ class Shard:
         assert self._handle is not None, "it lies elsewhere"
         return os.preadv(self._handle, [buffer], start)
 
-    def read(self, start: int, length: int) -> bytes:
-        """So many bytes from a place on."""
-        if self._handle is not None:
-            return os.pread(self._handle, length, start)
-        return bytes(self._remote.fs.cat_file(self._remote.path, start=start, end=start + length))
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes `[start, stop)`, on this machine."""
+        assert self._handle is not None, "it lies elsewhere"
+        return os.pread(self._handle, stop - start, start)
 
     def fetch(self, ranges: list[tuple[int, int]]) -> list[bytes]:
         """The bytes `[start, stop)` of each range, all at once, from elsewhere."""
@@ -222,10 +230,22 @@ class ShardedArray:
             if shard.is_local:
                 # One after another, each used while it is in the processor's cache.
                 for place in places:
-                    yield part, place.numbers, self._retrying(part, partial(_checked, shard, place, buffer))
+                    yield part, place.numbers, self._retrying(part, partial(self._checked, part, place, buffer))
             else:
-                fetched = self._retrying(part, partial(_fetched, shard, places))
+                fetched = self._retrying(part, partial(self._fetched, part, places))
                 yield from ((part, place.numbers, data) for place, data in zip(places, fetched, strict=True))
+
+    def _checked(self, part: int, place: _Place, buffer: npt.NDArray[np.uint8]) -> memoryview:
+        """A chunk of a shard on this machine, read into a buffer, without its checksum."""
+        view = buffer.data[: place.stop - place.start]
+        if self.open_shard(part).read_into(view, place.start) != place.stop - place.start:
+            raise ChunkError(f"chunk {place.numbers} is cut short")
+        return _sound(place, view)
+
+    def _fetched(self, part: int, places: list[_Place]) -> list[memoryview]:
+        """Chunks of a shard elsewhere, without their checksums."""
+        found = self.open_shard(part).fetch([(place.start, place.stop) for place in places])
+        return [_sound(place, memoryview(data)) for place, data in zip(places, found, strict=True)]
 
     def open_shard(self, part: int) -> Shard:
         """The shard of a part, with its index; the ones that were used last are kept open.
@@ -259,7 +279,9 @@ class ShardedArray:
         for pause in (*RETRY_SECONDS, None):
             try:
                 _in_flight[thread] = (self, part)
-                return read()
+                found = read()
+                _came_back[thread] = _came_back.get(thread, 0) + 1
+                return found
             except FileNotFoundError:
                 raise UserError(f"{self.file(part)}: is missing; stage it again with `hyperslab repair`") from None
             except failure as error:
@@ -269,24 +291,12 @@ class ShardedArray:
                         "look at the file system, or mend the store with `hyperslab repair`"
                     ) from None
                 logger.warning("%s: %s; tried again in %s s", self.file(part), error, pause)
+                with self._lock:
+                    self._open.pop(part, None)  # a handle may have gone stale
                 time.sleep(pause)
             finally:
                 _in_flight.pop(thread, None)
         raise AssertionError
-
-
-def _checked(shard: Shard, place: _Place, buffer: npt.NDArray[np.uint8]) -> memoryview:
-    """A chunk of a shard on this machine, read into a buffer, without its checksum."""
-    view = buffer.data[: place.stop - place.start]
-    if shard.read_into(view, place.start) != place.stop - place.start:
-        raise ChunkError(f"chunk {place.numbers} is cut short")
-    return _sound(place, view)
-
-
-def _fetched(shard: Shard, places: list[_Place]) -> list[memoryview]:
-    """Chunks of a shard elsewhere, without their checksums."""
-    found = shard.fetch([(place.start, place.stop) for place in places])
-    return [_sound(place, memoryview(data)) for place, data in zip(places, found, strict=True)]
 
 
 def _sound(place: _Place, data: memoryview) -> memoryview:

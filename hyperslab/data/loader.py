@@ -1,5 +1,6 @@
 """Batches for one rank: windows of frames from a store, its tile of space, normalised."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hyperslab.data.ahead import Job, Reading, Task, read_ahead
+from hyperslab.data.ahead import Attempt, Job, Reading, read_ahead
 from hyperslab.data.buffers import Buffers, Later
+from hyperslab.data.chunks import ShardedArray
 from hyperslab.data.clock import DAY_SECONDS, Clock
 from hyperslab.data.frames import Ints, Windows, find_windows, mask_of
 from hyperslab.data.order import Order
@@ -22,8 +24,11 @@ from hyperslab.errors import UserError
 
 AnyBatch = TypeVar("AnyBatch")
 
-TASK_FRAMES = 16
-"""Frames that are read at a time, at most."""
+Hyperslab = tuple[ShardedArray, tuple[slice, ...]]
+"""An array, and a range along some of its dimensions."""
+
+RUN_FRAMES = 16
+"""Frames that are read at a time, at most, where a chunk holds one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,10 @@ class WindowLoader(ABC, Generic[AnyBatch]):
     reading: Reading
 
     @abstractmethod
+    def hyperslabs(self, numbers: Ints) -> Iterator[Hyperslab]:
+        """What the batch of these windows reads of each array."""
+
+    @abstractmethod
     def job(self, numbers: Ints) -> Job[AnyBatch]:
         """How to read the batch that holds the windows of these numbers, shape (window,)."""
 
@@ -116,10 +125,10 @@ class WindowLoader(ABC, Generic[AnyBatch]):
 
     def read(self, numbers: Sequence[int]) -> AnyBatch:
         """The batch that holds the windows of these numbers."""
-        job = self.job(np.asarray(numbers))
-        for task in job.tasks:
+        attempt = self.job(np.asarray(numbers, np.int64)).begin()
+        for task in attempt.tasks:
             task()
-        return job.finish()
+        return attempt.finish()
 
 
 def mixed(
@@ -137,14 +146,14 @@ def mixed(
         for step in range(start_step, stop_step):
             store, numbers = order.draw(step, slots)
             job = loaders[store].job(numbers)
-            finish = partial(_numbered, store, job.finish)
-            yield Job(tasks=job.tasks, finish=finish, size_bytes=job.size_bytes)
+            yield Job(begin=partial(_numbered, store, job.begin), size_bytes=job.size_bytes)
 
     return read_ahead(jobs(), loaders[0].reading)
 
 
-def _numbered(store: int, finish: Callable[[], Any]) -> tuple[int, Any]:
-    return store, finish()
+def _numbered(store: int, begin: Callable[[], Attempt[Any]]) -> Attempt[tuple[int, Any]]:
+    attempt = begin()
+    return Attempt(tasks=attempt.tasks, finish=lambda: (store, attempt.finish()))
 
 
 class Loader(WindowLoader[Batch]):
@@ -169,33 +178,63 @@ class Loader(WindowLoader[Batch]):
 
     def job(self, numbers: Ints) -> Job[Batch]:
         """How to read the batch that holds the windows of these numbers, shape (window,)."""
+        frames, order, where = self._plan(numbers)
+        runs = self._runs(order)
+        cells = (len(self.store.channels), *self.tile.shape)
+
+        def begin() -> Attempt[Batch]:
+            block = Later(self._buffers, (len(order), *cells))
+            shares = [runs[n :: self.reading.workers] for n in range(min(len(runs), self.reading.workers))]
+            return Attempt(
+                tasks=[partial(self._read, block, share, order) for share in shares],
+                finish=lambda: self._batch(self._gathered(block(), where), frames),
+            )
+
+        return Job(begin=begin, size_bytes=4 * math.prod(cells) * (len(order) + (0 if where is None else frames.size)))
+
+    def hyperslabs(self, numbers: Ints) -> Iterator[Hyperslab]:
+        """What the batch of these windows reads of each array."""
+        order = self._plan(numbers)[1]
+        channels = slice(0, len(self.store.channels))
+        for start, stop in self._runs(order):
+            for space, _ in self._boxes:
+                first = int(order[start])
+                yield self.store.arrays["values"], (slice(first, first + stop - start), channels, *space)
+
+    def _plan(self, numbers: Ints) -> tuple[Ints, Ints, Ints | None]:
+        """Frames of each window, shape (window, time); the frames to read, in order; and where each is to be found.
+
+        Where windows share most of their frames each is read once, which is worth another copy.
+        """
         frames = self.windows.first_frames(numbers)[:, None] + np.asarray(self.sampling.offsets, np.int64)
         needed, where = np.unique(frames, return_inverse=True)
-        # Where windows share most of their frames each is read once, which is worth another copy.
-        shared = 2 * len(needed) <= frames.size
-        order = needed if shared else frames.ravel()
-        block = Later(self._buffers, (len(order), len(self.store.channels), *self.tile.shape))
+        if 2 * len(needed) < frames.size:
+            return frames, needed, where.reshape(frames.shape)
+        return frames, frames.ravel(), None
 
-        def finish() -> Batch:
-            if shared:
-                return self._batch(block()[torch.from_numpy(where.reshape(frames.shape))], frames)
-            return self._batch(block().view(*frames.shape, *block.shape[1:]), frames)
+    def _runs(self, order: Ints) -> list[tuple[int, int]]:
+        """Places of the order that are read at a time: frames that follow one another."""
+        longest = max(RUN_FRAMES, 4 * self.store.chunk_length)
+        cuts = {0, len(order), *(np.flatnonzero(np.diff(order) != 1) + 1).tolist(), *range(0, len(order), longest)}
+        return list(pairwise(sorted(cuts)))
 
-        cuts = {*(np.flatnonzero(np.diff(order) != 1) + 1).tolist(), *range(0, len(order), TASK_FRAMES), len(order)}
-        shares = np.array_split(np.asarray([*pairwise(sorted(cuts))]), self.reading.workers)
-        tasks: list[Task] = [partial(self._read, block, runs.tolist(), order) for runs in shares if len(runs)]
-        size_bytes = block.nbytes + (block.nbytes // len(order) * frames.size if shared else 0)
-        return Job(tasks=tasks, finish=finish, size_bytes=size_bytes)
-
-    def _read(self, into: Later, runs: list[list[int]], frames: Ints) -> None:
-        """Read runs of frames that follow one another, normalised, into their places in a block."""
+    def _read(self, into: Later, runs: list[tuple[int, int]], frames: Ints) -> None:
+        """Read runs of frames, normalised, into their places in a block."""
         out = into().numpy()
         for start, stop in runs:
             for space, at in self._boxes:
                 place = (slice(start, stop), slice(None), *at)
                 self.store.read_into(out[place], int(frames[start]), space, normalised=True)
 
-    def _batch(self, samples: torch.Tensor, frames: Ints) -> Batch:
+    def _gathered(self, block: torch.Tensor, where: Ints | None) -> torch.Tensor:
+        """Frames that were read once, each where it is wanted."""
+        if where is None:
+            return block
+        out = self._buffers.empty((where.size, *block.shape[1:]))
+        return torch.index_select(block, 0, torch.from_numpy(where.ravel()), out=out)
+
+    def _batch(self, block: torch.Tensor, frames: Ints) -> Batch:
+        samples = block.view(*frames.shape, *block.shape[1:])
         history = self.sampling.history
         target_time = self.store.time[frames[:, history:]]
         return Batch(

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -14,6 +15,8 @@ from hyperslab.errors import UserError
 ROUNDS = 6
 PERIOD = 4096
 """Steps over which a mixture of stores keeps its shares exactly."""
+
+LARGEST_WEIGHT = 1e9
 
 _Words = npt.NDArray[np.uint64]
 
@@ -48,6 +51,17 @@ def samples_at(seed: int, indices: Ints, num_windows: int) -> Ints:
 def sample_at(seed: int, index: int, num_windows: int) -> int:
     """Window drawn as sample number `index` of a run, as `samples_at` says."""
     return int(samples_at(seed, np.asarray([index]), num_windows)[0])
+
+
+@lru_cache(maxsize=2)
+def _period(seed: int, quotas: tuple[int, ...], period: int) -> tuple[Ints, Ints]:
+    """The store of each step of a period, and how many steps of the period before it draw from the same one."""
+    places = samples_at(seed, np.arange(period * PERIOD, (period + 1) * PERIOD), PERIOD)
+    stores = np.searchsorted(np.cumsum(quotas), places, side="right")
+    turns = np.empty(PERIOD, np.int64)
+    for store, quota in enumerate(quotas):
+        turns[stores == store] = np.arange(quota)
+    return stores.astype(np.int64), turns
 
 
 def _feistel(values: _Words, half_bits: int, keys: Sequence[_Words]) -> _Words:
@@ -91,11 +105,14 @@ class Order:
         UserError
             When a weight is missing, is not positive, or gives a store no step in a period.
         """
+        if self.batch < 1 or not all(len(windows) for windows in self.windows):
+            sizes = [len(windows) for windows in self.windows]
+            raise UserError(f"order: found batches of {self.batch} from stores of {sizes} windows; none may be empty")
         if len(self.weights) != len(self.windows):
             raise UserError(f"weights: found {len(self.weights)} for {len(self.windows)} stores; give one for each")
         for weight in self.weights:
-            if not 0 < weight < float("inf"):
-                raise UserError(f"weights: found {weight:g}; each must be a positive number")
+            if not 0 < weight < LARGEST_WEIGHT:
+                raise UserError(f"weights: found {weight:g}; each must be a number between 0 and {LARGEST_WEIGHT:g}")
         for weight, steps in zip(self.weights, self._quotas(), strict=True):
             if steps == 0:
                 raise UserError(
@@ -110,19 +127,13 @@ class Order:
         return [stop - start for start, stop in pairwise(bounds)]
 
     def turn(self, step: int) -> tuple[int, int]:
-        """The store that a step draws from, and the number of the step among those that do.
-
-        Both are numbers from 0; the turns of a store in a period come shuffled.
-        """
+        """The store that a step draws from, and how many steps before it have; in a period the stores come shuffled."""
         if len(self.windows) == 1:
             return 0, step
-        quotas = self._quotas()
-        place, period = sample_at(self.seed, step, PERIOD), step // PERIOD
-        for store, quota in enumerate(quotas):
-            if place < quota:
-                return store, period * quota + place
-            place -= quota
-        raise AssertionError("quotas fill the period")
+        quotas, (period, place) = self._quotas(), divmod(step, PERIOD)
+        stores, turns = _period(self.seed, tuple(quotas), period)
+        store = int(stores[place])
+        return store, period * quotas[store] + int(turns[place])
 
     def draw(self, step: int, slots: range) -> tuple[int, Ints]:
         """The store that a step draws from, and its windows in these places of the global batch; shape (slot,)."""
@@ -137,7 +148,7 @@ class Order:
         The order is a pure function, so its arguments stand for it; the first and the latest draws are hashed as well,
         so that a changed function is noticed too.
         """
-        digest = hashlib.sha256(f"{self.seed} {self.batch} {self.weights} {step}".encode())
+        digest = hashlib.sha256(f"{self.seed} {self.batch} {self._quotas()} {step}".encode())
         for windows in self.windows:
             digest.update(f"{windows.span} {len(windows)}".encode())
             digest.update(windows.starts.tobytes() + windows.offsets.tobytes())

@@ -1,14 +1,16 @@
 """Batches of sets of points, from a ragged store: packed one after another, or padded with a mask."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 
-from hyperslab.data.ahead import Job, Reading, Task
+from hyperslab.data.ahead import Attempt, Job, Reading
 from hyperslab.data.frames import Ints, Windows
-from hyperslab.data.loader import Sampling, WindowLoader
+from hyperslab.data.loader import Hyperslab, Sampling, WindowLoader
 from hyperslab.data.store import Store
 
 
@@ -65,31 +67,47 @@ class PointLoader(WindowLoader[PointBatch]):
         frames = self.windows.first_frames(numbers)[:, None] + np.asarray(self.sampling.offsets, np.int64)
         counts = self._frame_start[frames + 1] - self._frame_start[frames]
         first = np.concatenate([[0], np.cumsum(counts)])
-        packed = {
-            name: torch.empty(
-                (int(first[-1]), *array.shape[1:]),
-                dtype=torch.int64 if name == "labels" else torch.float32,
-                pin_memory=self.reading.pin,
-            )
-            for name, array in self.store.arrays.items()
-        }
-        tasks: list[Task] = [
-            partial(self._read, int(frame), {name: held[a:b] for name, held in packed.items()})
-            for frame, a, b in zip(frames.ravel(), first[:-1], first[1:], strict=True)
-            if b > a
-        ]
-        batch = PointBatch(
-            position=packed["position"],
-            feature=packed["feature"],
-            labels=packed.get("labels"),
-            frame=torch.from_numpy(np.repeat(np.tile(np.arange(frames.shape[1]), len(frames)), counts.ravel())),
-            start=torch.from_numpy(np.concatenate([[0], np.cumsum(counts.sum(axis=1))])),
-        )
-        return Job(tasks=tasks, finish=lambda: batch, size_bytes=sum(held.nbytes for held in packed.values()))
+        row_bytes = sum(8 * math.prod(array.shape[1:]) for array in self.store.arrays.values())
 
-    def _read(self, frame: int, out: dict[str, torch.Tensor]) -> None:
-        """Read the points of a frame, by array."""
-        points = slice(int(self._frame_start[frame]), int(self._frame_start[frame + 1]))
-        for name, held in out.items():
-            for into, piece in self.store.arrays[name].pieces(points):
-                held.numpy()[into] = (piece - self._mean) / self._std if name == "feature" else piece
+        def begin() -> Attempt[PointBatch]:
+            packed = {
+                name: torch.empty(
+                    (int(first[-1]), *array.shape[1:]),
+                    dtype=torch.int64 if name == "labels" else torch.float32,
+                    pin_memory=self.reading.pin,
+                )
+                for name, array in self.store.arrays.items()
+            }
+            places = [
+                (int(frame), slice(int(low), int(high)))
+                for frame, low, high in zip(frames.ravel(), first[:-1], first[1:], strict=True)
+                if high > low
+            ]
+            shares = [places[n :: self.reading.workers] for n in range(min(len(places), self.reading.workers))]
+            batch = PointBatch(
+                position=packed["position"],
+                feature=packed["feature"],
+                labels=packed.get("labels"),
+                frame=torch.from_numpy(np.repeat(np.tile(np.arange(frames.shape[1]), len(frames)), counts.ravel())),
+                start=torch.from_numpy(np.concatenate([[0], np.cumsum(counts.sum(axis=1))])),
+            )
+            return Attempt(tasks=[partial(self._read, share, packed) for share in shares], finish=lambda: batch)
+
+        return Job(begin=begin, size_bytes=int(first[-1]) * row_bytes)
+
+    def hyperslabs(self, numbers: Ints) -> Iterator[Hyperslab]:
+        """What the batch of these windows reads of each array."""
+        frames = self.windows.first_frames(numbers)[:, None] + np.asarray(self.sampling.offsets, np.int64)
+        for frame in frames.ravel().tolist():
+            yield from ((array, (self._points(frame),)) for array in self.store.arrays.values())
+
+    def _points(self, frame: int) -> slice:
+        return slice(int(self._frame_start[frame]), int(self._frame_start[frame + 1]))
+
+    def _read(self, places: list[tuple[int, slice]], packed: dict[str, torch.Tensor]) -> None:
+        """Read the points of frames, by array, into their places."""
+        for frame, place in places:
+            for name, held in packed.items():
+                out = held.numpy()[place]
+                for into, piece in self.store.arrays[name].pieces(self._points(frame)):
+                    out[into] = (piece - self._mean) / self._std if name == "feature" else piece

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numcodecs.blosc
@@ -17,13 +16,11 @@ import torch
 from hyperslab.data.ahead import Reading
 from hyperslab.data.chunks import CRC_BYTES, ShardedArray
 from hyperslab.data.frames import Ints
-from hyperslab.data.loader import Loader, Sampling, WindowLoader, windows_of
+from hyperslab.data.loader import Hyperslab, Loader, Sampling, WindowLoader, windows_of
 from hyperslab.data.order import samples_at
 from hyperslab.data.points import PointLoader
 from hyperslab.data.store import Store
 from hyperslab.data.tiles import Tile
-
-Hyperslab = tuple[ShardedArray, tuple[slice, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,66 +99,42 @@ def decode_only(loader: "Loader | PointLoader", numbers: Ints, batch: int) -> tu
     tuple of int and float
         Bytes fetched, and the seconds that it took.
     """
-    starts = loader.windows.first_frames(numbers).tolist()
-    # Windows of a ragged store differ in size: the largest decides.
-    size = batch * max(_window_bytes(loader, first) for first in starts)
-    shares = [starts[n :: loader.reading.workers] for n in range(loader.reading.workers)]
+    batches = [list(loader.hyperslabs(numbers[i : i + batch])) for i in range(0, len(numbers), batch)]
+    # Batches of a ragged store differ in size: the largest decides.
+    size = max(sum(_decoded_bytes(*hyperslab) for hyperslab in wanted) for wanted in batches)
+    hyperslabs = [hyperslab for wanted in batches for hyperslab in wanted]
+    shares = [hyperslabs[n :: loader.reading.workers] for n in range(loader.reading.workers)]
     memories = [np.ones(size, np.uint8) for _ in shares]
     with ThreadPoolExecutor(len(shares)) as pool:
         began = time.perf_counter()
-        stored = sum(pool.map(partial(_decode_windows, loader), shares, memories))
+        stored = sum(pool.map(_decode, shares, memories))
         return stored, time.perf_counter() - began
 
 
-def _decode_windows(loader: "Loader | PointLoader", starts: list[int], memory: npt.NDArray[np.uint8]) -> int:
+def _decode(hyperslabs: list[Hyperslab], memory: npt.NDArray[np.uint8]) -> int:
     stored, place = 0, 0
-    for first in starts:
-        for array, ranges in _hyperslabs(loader, first):
-            size = _decoded_bytes(array)
-            for part, wanted in array.touched(*ranges):
-                shard = array.open_shard(part)
-                for offset, length in shard.index[tuple(np.asarray(wanted).T)].tolist():
-                    data = shard.read(offset, length - CRC_BYTES)
-                    place = place + size if place + 2 * size <= memory.nbytes else 0
-                    numcodecs.blosc.decompress(data, memory[place : place + size])
-                    stored += length
+    for array, ranges in hyperslabs:
+        size = math.prod(array.chunk) * array.dtype.itemsize
+        for part, wanted in array.touched(*ranges):
+            shard = array.open_shard(part)
+            places = [(low, low + n - CRC_BYTES) for low, n in shard.index[tuple(np.asarray(wanted).T)].tolist()]
+            for data in (shard.read(*at) for at in places) if shard.is_local else shard.fetch(places):
+                place = place + size if place + 2 * size <= memory.nbytes else 0
+                numcodecs.blosc.decompress(data, memory[place : place + size])
+                stored += len(data) + CRC_BYTES
     return stored
 
 
-def _decoded_bytes(array: ShardedArray) -> int:
-    return math.prod(array.chunk) * array.dtype.itemsize
-
-
-def _window_bytes(loader: "Loader | PointLoader", first: int) -> int:
-    """Bytes of all chunks that a window touches."""
-    return sum(
-        _decoded_bytes(array) * len(wanted)
-        for array, ranges in _hyperslabs(loader, first)
-        for _, wanted in array.touched(*ranges)
-    )
-
-
-def _hyperslabs(loader: "Loader | PointLoader", first: int) -> Iterator[Hyperslab]:
-    """What a window holds of each array."""
-    store, lead = loader.store, loader.sampling.lead
-    # Frames side by side are one hyperslab.
-    runs = [(first, first + loader.sampling.span)] if lead == 1 else []
-    runs = runs or [(first + offset, first + offset + 1) for offset in loader.sampling.offsets]
-    for start, stop in runs:
-        if store.frame_start is not None:
-            points = slice(int(store.frame_start[start]), int(store.frame_start[stop]))
-            yield from ((array, (points,)) for array in store.arrays.values() if points.stop > points.start)
-        elif isinstance(loader, Loader):
-            channels = slice(0, len(store.channels))
-            for space, _ in loader.tile.boxes():
-                yield store.arrays["values"], (slice(start, stop), channels, *space)
+def _decoded_bytes(array: ShardedArray, ranges: tuple[slice, ...]) -> int:
+    """Bytes of all chunks that a hyperslab touches."""
+    return math.prod(array.chunk) * array.dtype.itemsize * sum(len(wanted) for _, wanted in array.touched(*ranges))
 
 
 def forget(store: Store) -> None:
     """Have the system drop the store's shards from memory, as far as they lie on this machine."""
     for array in store.arrays.values():
-        for file in array.path.rglob("*"):
-            if file.is_file() and isinstance(file, os.PathLike):
+        for file in array.path.rglob("*") if isinstance(array.path, os.PathLike) else ():
+            if file.is_file():
                 handle = os.open(file, os.O_RDONLY)
                 try:
                     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -80,6 +80,11 @@ class Store:
         """Degrees east, ascending, of a store on a latitude-longitude grid."""
         return self.space["longitude"]
 
+    @property
+    def chunk_length(self) -> int:
+        """Frames in a chunk of a dense store."""
+        return self.arrays["values"].chunk[0] if "values" in self.arrays else 1
+
     def read(self, start: int, stop: int, space: Space = ()) -> npt.NDArray[np.float32]:
         """Frames `[start, stop)` of a dense store in physical units, shape (frame, channel, *space).
 

@@ -1,6 +1,7 @@
 """The tile of space that a rank reads: its own cells, and a halo of its neighbours'."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -74,7 +75,14 @@ def make_tile(
         Tiles along each axis.
     number
         Which of the tiles, the last axis counting fastest.
+
+    Raises
+    ------
+    IndexError
+        When there is no such tile.
     """
+    if not 0 <= number < math.prod(parts):
+        raise IndexError(f"tile {number} of {math.prod(parts)}")
     own = []
     for size, count in zip(reversed(sizes), reversed(parts), strict=True):
         number, place = divmod(number, count)

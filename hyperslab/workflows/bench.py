@@ -22,18 +22,20 @@ def _group() -> None:
 def read(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A store, its URL, or a campaign's directory.")],
     split: Annotated[str, typer.Option(help="The split whose windows are read.")] = "train",
-    frames: Annotated[int, typer.Option(min=1, help="Frames in a sample.")] = 2,
+    frames: Annotated[
+        int | None, typer.Option(min=1, help="Frames in a sample; 2 where segments are that long.")
+    ] = None,
     parts: Annotated[
         str, typer.Option(metavar="N,N", help="Tiles along each axis of space; the first tile is read.")
     ] = "",
-    batch: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 8,
+    batch: Annotated[int, typer.Option(min=1, max=65536, help="Samples in a batch.")] = 8,
     workers: Annotated[str, typer.Option(metavar="N,N", help="Numbers of threads to try.")] = "1,2,4",
-    seconds: Annotated[float, typer.Option(min=0.1, help="About how long to read for each.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="About how long to read for each.")] = 3.0,
     cold: Annotated[bool, typer.Option("--cold", help="Let the system forget the store first.")] = False,
 ) -> None:
     """Read random samples: how many a second, beside the same chunks fetched and decompressed and nothing else."""
     from hyperslab.data.ahead import Reading
-    from hyperslab.data.frames import SPLITS
+    from hyperslab.data.frames import SPLITS, find_windows
     from hyperslab.data.loader import Sampling
     from hyperslab.data.speed import make_loader, measure
     from hyperslab.data.store import open_store, place_of
@@ -58,7 +60,12 @@ def read(
     table = Table("workers", "samples/s", "MB/s", "share of floor", "stored KB a sample", box=None, header_style="bold")
     for column in table.columns:
         column.justify = "right"
-    sampling = Sampling(history=frames, lead=1, rollout=0)
+    sampling = Sampling(history=frames or (1 if opened.is_ragged else 2), lead=1, rollout=0)
+    if not len(find_windows(opened.segment, opened.valid, opened.splits[split], sampling.span)):
+        raise UserError(
+            f"{store}: the {split} split has no unbroken window of {sampling.span} frames; choose another --frames "
+            "or --split"
+        )
     for count in _numbers(workers, "--workers") or [1]:
         speed = measure(make_loader(opened, split, sampling, tile, Reading(workers=count)), batch, seconds, cold=cold)
         table.add_row(

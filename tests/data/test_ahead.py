@@ -1,17 +1,21 @@
 """Results come in order, within memory; a task that fails is told, one that hangs is begun again, then named."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from hyperslab.data.ahead import Job, Reading, read_ahead
+from hyperslab.data import ahead
+from hyperslab.data.ahead import MAX_AHEAD, Attempt, Job, Reading, read_ahead
 from hyperslab.errors import UserError
 
 
-def job(number: int, task: Callable[[], None] = lambda: None, size_bytes: int = 1) -> Job[int]:
-    return Job(tasks=[task, task], finish=lambda: number, size_bytes=size_bytes)
+def job(number: int, *tasks: Callable[[], None], size_bytes: int = 1) -> Job[int]:
+    attempt = Attempt(tasks=list(tasks or [lambda: None]), finish=lambda: number)
+    return Job(begin=lambda: attempt, size_bytes=size_bytes)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -46,31 +50,85 @@ def test_a_task_that_fails_is_told_to_whoever_asks_for_its_result() -> None:
         next(reader)
 
 
-def test_a_task_that_hangs_is_begun_again() -> None:
-    tries, released = [], threading.Event()
+def test_reading_goes_on_while_a_result_is_in_use() -> None:
+    begun: list[int] = []
+    reader = read_ahead((job(n, lambda n=n: begun.append(n)) for n in range(100)), Reading())  # type: ignore[misc]
+    next(reader)
+    deadline = time.monotonic() + 30
+    while len(begun) <= MAX_AHEAD and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert begun == list(range(MAX_AHEAD + 1))
+    reader.close()
 
-    def hangs_once() -> None:
-        tries.append(1)
-        if len(tries) == 1:
-            released.wait(30)
 
-    single = Job(tasks=[hangs_once], finish=lambda: 5, size_bytes=1)
-    assert list(read_ahead([single], Reading(patience_seconds=0.1))) == [5]
-    assert len(tries) == 2
+def test_a_job_that_failed_is_not_read_on() -> None:
+    begun: list[int] = []
+
+    def fail() -> None:
+        raise UserError("shard 7: is missing")
+
+    def slow(number: int) -> None:
+        begun.append(number)
+        time.sleep(0.2)
+
+    rest = [partial(slow, number) for number in range(20)]
+    reader = read_ahead([job(0, fail, *rest)], Reading(workers=2))
+    with pytest.raises(UserError, match="shard 7: is missing"):
+        next(reader)
+    assert len(begun) <= 2
+    assert not [thread for thread in threading.enumerate() if thread.name == "loader"]
+
+
+def test_what_hangs_is_begun_again_in_memory_of_its_own() -> None:
+    made: list[list[str]] = []
+    released, late = threading.Event(), threading.Event()
+
+    def begin() -> Attempt[list[str]]:
+        memory: list[str] = []
+        made.append(memory)
+        first = len(made) == 1
+
+        def task() -> None:
+            if first:
+                released.wait(30)
+            memory.append("late" if first else "in time")
+            if first:
+                late.set()
+
+        return Attempt(tasks=[task], finish=lambda: memory)
+
+    reader = read_ahead([Job(begin=begin, size_bytes=1)], Reading(patience_seconds=0.1))
+    result = next(reader)
     released.set()
+    late.wait(30)
+    assert result == ["in time"]
+    assert made == [["late"], ["in time"]]
+    reader.close()
 
 
-def test_a_task_that_goes_on_hanging_ends_the_run() -> None:
+def test_what_goes_on_hanging_ends_the_run() -> None:
     released = threading.Event()
 
     def hang() -> None:
         released.wait(30)
 
-    single = Job(tasks=[hang], finish=lambda: 5, size_bytes=1)
-    reader = read_ahead([single], Reading(patience_seconds=0.05))
+    reader = read_ahead([job(0, hang)], Reading(patience_seconds=0.05))
     with pytest.raises(UserError, match=r"no answer in 0\.05 s, tried 3 times"):
         next(reader)
     released.set()
+
+
+def test_slow_is_not_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
+    came_back = itertools.count()
+    monkeypatch.setattr(ahead, "chunks_read", lambda: next(came_back))
+    tries: list[int] = []
+
+    def slow() -> None:
+        tries.append(1)
+        time.sleep(1)
+
+    assert list(read_ahead([job(3, slow)], Reading(patience_seconds=0.05))) == [3]
+    assert len(tries) == 1
 
 
 def test_a_reader_that_is_closed_leaves_no_thread() -> None:

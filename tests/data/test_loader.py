@@ -1,7 +1,9 @@
 import logging
+import threading
 from collections.abc import Generator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,7 @@ from moto.server import ThreadedMotoServer
 
 from hyperslab.data import chunks
 from hyperslab.data.ahead import Reading
+from hyperslab.data.chunks import Shard
 from hyperslab.data.clock import Clock
 from hyperslab.data.loader import Batch, Loader, Sampling, calendar_phases, windows_of
 from hyperslab.data.order import Order, sample_at
@@ -281,6 +284,12 @@ def test_a_store_is_read_where_an_object_store_holds_it(finished_store: Path, mo
         ]  # fmt: skip
         for first, second in zip(*batches, strict=True):
             assert_same(first, second)
+        monkeypatch.setattr(chunks, "RETRY_SECONDS", ())
+        shard = bytearray((finished_store / "values/c/0/0/0/0").read_bytes())
+        shard[100] ^= 1
+        remote.pipe("bucket/store/values/c/0/0/0/0", bytes(shard))
+        with pytest.raises(UserError, match=r"s3://bucket/store/values/c/0/0/0/0: cannot be read \(chunk .*damaged"):
+            open_store(place_of("s3://bucket/store")).read(0, 2)
         remote.rm("bucket/store/values/c/1", recursive=True)
         with pytest.raises(UserError, match="s3://bucket/store/values/c/1/0/0/0: is missing"):
             open_store(place_of("s3://bucket/store")).read(16, 20)
@@ -314,3 +323,49 @@ def test_memory_of_a_batch_is_used_again_only_when_nobody_holds_it(opened: Store
     assert torch.equal(view, values[0])
     del view
     assert loader.read([0]).inputs.data_ptr() == place
+
+
+def test_a_read_that_comes_back_late_does_not_touch_what_is_in_use(
+    opened: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, released, first = Shard.read_into, threading.Event(), threading.Lock()
+
+    def hangs_once(self: Shard, buffer: memoryview, start: int) -> int:
+        if first.acquire(blocking=False):
+            released.wait(30)
+        return original(self, buffer, start)
+
+    monkeypatch.setattr(Shard, "read_into", hangs_once)
+    sampling = Sampling(history=1, lead=1)
+    windows = windows_of(opened, "train", sampling)
+    loader = Loader(opened, windows, sampling, reading=Reading(patience_seconds=0.2))
+    [batch] = loader.in_order([3, 9, 14], batch=3)
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name == "loader":
+            thread.join(30)
+    assert_same(batch, Loader(opened, windows, sampling).read([3, 9, 14]))
+
+
+@pytest.mark.parametrize("numbers", [[0, 9], list(range(12))])
+def test_samples_lie_in_page_locked_memory_where_asked(
+    opened: Store, numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, empty = [], torch.empty
+
+    def noted(*shape: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        tensor = empty(*shape, **options)
+        if pin_memory:
+            asked.append(tensor.data_ptr())
+        return tensor
+
+    monkeypatch.setattr(torch, "empty", noted)
+    sampling = Sampling(history=3, lead=1, rollout=2)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling, reading=Reading(pin=True))
+    # Windows alone, and windows that share most of their frames.
+    assert loader.read(numbers).inputs.data_ptr() in asked
+
+
+def test_no_windows_are_an_empty_batch(opened: Store) -> None:
+    sampling = Sampling(history=1, lead=1)
+    assert Loader(opened, windows_of(opened, "train", sampling), sampling).read([]).inputs.shape == (0, 1, 2, 3, 4)

@@ -161,6 +161,8 @@ def test_each_store_of_a_mixture_goes_through_epochs_of_its_own() -> None:
     for step in range(order.PERIOD):
         store, windows = run.draw(step, range(2))
         drawn[store] += windows.tolist()
+    for store, total in ((0, 512), (1, 256)):
+        assert sorted(drawn[store][:total]) == list(range(total))
     # 2048 steps of 2 samples: eight epochs of 512 windows, sixteen of 256.
     assert set(Counter(drawn[0]).values()) == {8}
     assert set(Counter(drawn[1]).values()) == {16}
@@ -174,7 +176,23 @@ def test_the_first_store_of_a_mixture_draws_as_by_itself() -> None:
         assert same == (store == 0)
 
 
-@pytest.mark.parametrize("weights", [(1.0, 0.0), (1.0, -1.0), (1.0, float("nan")), (1.0, 1e-9), (1.0,)])
+def test_the_turns_of_a_store_are_counted_over_all_periods() -> None:
+    run = order_of(windows_of_one_run(50), windows_of_one_run(20), windows_of_one_run(9), weights=(5.0, 2.0, 1.0))
+    seen = Counter({0: 0, 1: 0, 2: 0})
+    for step in range(2 * order.PERIOD + 100):
+        store, turn = run.turn(step)
+        assert turn == seen[store]
+        seen[store] += 1
+
+
+def test_an_order_of_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match=r"order: found batches of 4 from stores of \[49, 0\] windows"):
+        order_of(windows_of_one_run(50), windows_of_one_run(1))
+    with pytest.raises(UserError, match="order: found batches of 0"):
+        order_of(windows_of_one_run(50), batch=0)
+
+
+@pytest.mark.parametrize("weights", [(1e308, 1e308), (1.0, 0.0), (1.0, -1.0), (1.0, float("nan")), (1.0, 1e-9), (1.0,)])
 def test_weights_without_a_meaning_are_refused(weights: tuple[float, ...]) -> None:
     with pytest.raises(UserError, match="weights: found"):
         order_of(windows_of_one_run(50), windows_of_one_run(50), weights=weights)
@@ -182,6 +200,11 @@ def test_weights_without_a_meaning_are_refused(weights: tuple[float, ...]) -> No
 
 def test_equal_orders_have_equal_digests() -> None:
     assert order_of(windows_of_one_run(50)).digest(25) == order_of(windows_of_one_run(50)).digest(25)
+
+
+def test_weights_of_equal_proportion_are_the_same_order() -> None:
+    one = windows_of_one_run(50)
+    assert order_of(one, one, weights=(3, 1)).digest(9) == order_of(one, one, weights=(6.0, 2.0)).digest(9)
 
 
 def test_the_digest_changes_with_all_that_decides_the_order() -> None:

@@ -66,3 +66,9 @@ def test_a_halo_reaches_round_the_globe_and_ends_at_the_pole() -> None:
 def test_a_halo_that_meets_itself_is_the_whole_axis(halo: int) -> None:
     tile = make_tile((8,), (4,), 1, halo=halo, periodic=(True,))
     assert sorted(fill(tile, np.arange(8)).tolist()) == list(range(8))
+
+
+@pytest.mark.parametrize("number", [-1, 4])
+def test_a_tile_that_there_is_not_is_refused(number: int) -> None:
+    with pytest.raises(IndexError, match=f"tile {number} of 4"):
+        make_tile((8,), (4,), number)

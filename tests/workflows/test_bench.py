@@ -19,7 +19,8 @@ def test_reading_is_measured_for_each_number_of_workers(call: Cli, finished: tup
         # 2 frames of 2 channels on half of 8 x 12 points are 768 bytes a sample.
         assert abs(megabytes - samples * 768 / 1e6) <= 1
         assert share > 0
-        assert stored >= 0
+        # Some hundred bytes are less than half of a kB.
+        assert stored <= 1
 
 
 def test_a_store_that_was_forgotten_is_read_from_the_disk(call: Cli, finished: tuple[Path, float]) -> None:
@@ -41,7 +42,9 @@ def test_a_store_that_was_forgotten_is_read_from_the_disk(call: Cli, finished: t
             "--parts: found '2'; give a number for each axis of the store's space (latitude, ",
         ),
         (["--parts", "9,1"], "--parts: found '9,1'; the axes have 8 x 12 cells"),
-        (["--frames", "500"], "has no unbroken window of 500 frames"),
+        (["--frames", "500"], "has no unbroken window of 500 frames; choose another --frames"),
+        (["--seconds", "inf"], "--seconds"),
+        (["--batch", "1000000000000"], "--batch"),
     ],
 )
 def test_a_mistake_is_one_line(call: Cli, finished: tuple[Path, float], options: list[str], said: str) -> None:
