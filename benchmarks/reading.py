@@ -124,7 +124,7 @@ class Comparison:
         print(f"{len(self.store.time)} frames of {' x '.join(map(str, self.store.frame_shape))}, "
               f"{self.chosen.workers} workers, {BATCH} samples in a batch")  # fmt: skip
         print(
-            f"{'':22}{'samples/s':>11}{'of the floor':>14}{'xbatcher, store':>18}{'xbatcher, plain':>18}{'anemoi':>9}"
+            f"{'':24}{'samples/s':>11}{'of the floor':>14}{'xbatcher, store':>18}{'xbatcher, plain':>18}{'anemoi':>9}"
         )
         for cold in (False, True):
             for frames in (2, 8):
@@ -152,7 +152,7 @@ class Comparison:
                 others[name].append(speed / peer())
         title = f"{'cold' if cold else 'warm'}, {frames} frames, {'whole' if parts == 1 else 'quarter'}"
         cells = [f"{statistics.median(ratios):.1f}x" for ratios in others.values()] + ([] if self.anemoi else ["-"])
-        print(f"{title:22}{statistics.median(own):11.0f}{statistics.median(floor):14.0%}"
+        print(f"{title:24}{statistics.median(own):11.0f}{statistics.median(floor):14.0%}"
               f"{cells[0]:>18}{cells[1]:>18}{cells[2]:>9}", flush=True)  # fmt: skip
 
     def _loader(self, frames: int, tile: Tile) -> Loader:
