@@ -16,7 +16,6 @@ before each measurement the system forgets the files of all of them.
 """
 
 import argparse
-import os
 import statistics
 import subprocess
 import tempfile
@@ -37,7 +36,7 @@ from hyperslab.data.ahead import Reading
 from hyperslab.data.loader import Loader, Sampling, windows_of
 from hyperslab.data.order import samples_at
 from hyperslab.data.shard import COMPRESSORS
-from hyperslab.data.speed import decode_only, forget
+from hyperslab.data.speed import decode_only, forget, measure
 from hyperslab.data.store import Store, open_store
 from hyperslab.data.tiles import Tile, make_tile
 from hyperslab.workflows.archives import parse_size
@@ -143,12 +142,14 @@ class Comparison:
             peers["anemoi"] = lambda: self._open_dataset(frames, tile)
         own, floor, others = [], [], {name: [] for name in peers}  # type: ignore[var-annotated]
         for _ in range(self.chosen.pairs):
-            speed, share = self._hyperslab(frames, tile, cold)
+            taken = measure(self._loader(frames, tile), BATCH, self.chosen.seconds, cold=cold)
+            speed = taken.samples / taken.seconds
             own.append(speed)
-            floor.append(share)
+            floor.append(taken.floor_seconds / taken.seconds)
             for name, peer in peers.items():
                 if cold:
-                    self._forget_all()
+                    for folder in filter(None, (self.store.path, self.plain, self.anemoi)):
+                        forget(folder)
                 others[name].append(speed / peer())
         title = f"{'cold' if cold else 'warm'}, {frames} frames, {'whole' if parts == 1 else 'quarter'}"
         cells = [f"{statistics.median(ratios):.1f}x" for ratios in others.values()] + ([] if self.anemoi else ["-"])
@@ -159,23 +160,6 @@ class Comparison:
         sampling = Sampling(history=frames, lead=1, rollout=0)
         windows = windows_of(self.store, "train", sampling)
         return Loader(self.store, windows, sampling, tile=tile, reading=Reading(workers=self.chosen.workers))
-
-    def _hyperslab(self, frames: int, tile: Tile, cold: bool) -> tuple[float, float]:
-        """Samples a second, and the share of the floor, over the same windows in turn."""
-        loader = self._loader(frames, tile)
-        count, taken = BATCH * 4, 0.0
-        while taken < self.chosen.seconds / 2:
-            numbers = samples_at(0, np.arange(count), len(loader.windows))
-            if cold:
-                forget(self.store)
-            began = time.perf_counter()
-            for batch in loader.in_order(numbers.tolist(), BATCH):
-                del batch
-            taken = time.perf_counter() - began
-            count *= 2
-        if cold:
-            forget(self.store)
-        return len(numbers) / taken, decode_only(loader, numbers, BATCH)[1] / taken
 
     def _xbatcher(self, path: Path, frames: int, tile: Tile) -> float:
         with xr.open_zarr(path, chunks=None, consolidated=False) as dataset:
@@ -211,14 +195,6 @@ class Comparison:
                 raise RuntimeError(complaint[-2000:])
             speed += float(printed.split()[-1])
         return speed
-
-    def _forget_all(self) -> None:
-        for folder in filter(None, (self.store.path, self.plain, self.anemoi)):
-            for file in folder.rglob("*"):
-                if file.is_file():
-                    handle = os.open(file, os.O_RDONLY)
-                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-                    os.close(handle)
 
     def _stored_bytes(self, parts: int) -> int:
         loader = self._loader(2, make_tile(self.store.frame_shape[1:], (parts, 1), 0))

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -26,7 +26,7 @@ JOIN_SECONDS = 5.0
 class Attempt(Generic[Result]):
     """One go at reading something, into memory of its own."""
 
-    tasks: list[Task]
+    tasks: Sequence[Task]
     """Do not depend on one another."""
     finish: Callable[[], Result]
     """Called once all tasks are done."""

@@ -45,18 +45,13 @@ class Later:
     """A tensor of `Buffers` that takes memory once somebody needs it."""
 
     def __init__(self, buffers: Buffers, shape: tuple[int, ...]) -> None:
-        self._buffers, self.shape = buffers, shape
+        self._buffers, self._shape = buffers, shape
         self._tensor: torch.Tensor | None = None
         self._lock = threading.Lock()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes, or will take."""
-        return 4 * math.prod(self.shape)
 
     def __call__(self) -> torch.Tensor:
         """The tensor, the same for all who ask."""
         with self._lock:
             if self._tensor is None:
-                self._tensor = self._buffers.empty(self.shape)
+                self._tensor = self._buffers.empty(self._shape)
             return self._tensor

@@ -23,6 +23,7 @@ from hyperslab.data.tiles import Tile, make_tile
 from hyperslab.errors import UserError
 
 AnyBatch = TypeVar("AnyBatch")
+Work = TypeVar("Work")
 
 Hyperslab = tuple[ShardedArray, tuple[slice, ...]]
 """An array, and a range along some of its dimensions."""
@@ -96,8 +97,18 @@ def calendar_phases(time: Ints, clock: Clock) -> npt.NDArray[np.float32]:
 class WindowLoader(ABC, Generic[AnyBatch]):
     """Reads windows of a store as batches, some batches ahead of their use."""
 
+    store: Store
     windows: Windows
+    sampling: Sampling
     reading: Reading
+
+    def _frames(self, numbers: Ints) -> Ints:
+        """Frames of windows, shape (window, time)."""
+        return self.windows.first_frames(numbers)[:, None] + np.asarray(self.sampling.offsets, np.int64)
+
+    def _shared_out(self, work: list[Work]) -> list[list[Work]]:
+        """What each thread does of a batch."""
+        return [work[n :: self.reading.workers] for n in range(min(len(work), self.reading.workers))]
 
     @abstractmethod
     def hyperslabs(self, numbers: Ints) -> Iterator[Hyperslab]:
@@ -184,9 +195,8 @@ class Loader(WindowLoader[Batch]):
 
         def begin() -> Attempt[Batch]:
             block = Later(self._buffers, (len(order), *cells))
-            shares = [runs[n :: self.reading.workers] for n in range(min(len(runs), self.reading.workers))]
             return Attempt(
-                tasks=[partial(self._read, block, share, order) for share in shares],
+                tasks=[partial(self._read, block, share, order) for share in self._shared_out(runs)],
                 finish=lambda: self._batch(self._gathered(block(), where), frames),
             )
 
@@ -206,7 +216,7 @@ class Loader(WindowLoader[Batch]):
 
         Where windows share most of their frames each is read once, which is worth another copy.
         """
-        frames = self.windows.first_frames(numbers)[:, None] + np.asarray(self.sampling.offsets, np.int64)
+        frames = self._frames(numbers)
         needed, where = np.unique(frames, return_inverse=True)
         if 2 * len(needed) < frames.size:
             return frames, needed, where.reshape(frames.shape)

@@ -64,7 +64,7 @@ class PointLoader(WindowLoader[PointBatch]):
 
     def job(self, numbers: Ints) -> Job[PointBatch]:
         """How to read the batch that holds the windows of these numbers, shape (window,)."""
-        frames = self.windows.first_frames(numbers)[:, None] + np.asarray(self.sampling.offsets, np.int64)
+        frames = self._frames(numbers)
         counts = self._frame_start[frames + 1] - self._frame_start[frames]
         first = np.concatenate([[0], np.cumsum(counts)])
         row_bytes = sum(8 * math.prod(array.shape[1:]) for array in self.store.arrays.values())
@@ -83,7 +83,6 @@ class PointLoader(WindowLoader[PointBatch]):
                 for frame, low, high in zip(frames.ravel(), first[:-1], first[1:], strict=True)
                 if high > low
             ]
-            shares = [places[n :: self.reading.workers] for n in range(min(len(places), self.reading.workers))]
             batch = PointBatch(
                 position=packed["position"],
                 feature=packed["feature"],
@@ -91,14 +90,14 @@ class PointLoader(WindowLoader[PointBatch]):
                 frame=torch.from_numpy(np.repeat(np.tile(np.arange(frames.shape[1]), len(frames)), counts.ravel())),
                 start=torch.from_numpy(np.concatenate([[0], np.cumsum(counts.sum(axis=1))])),
             )
-            return Attempt(tasks=[partial(self._read, share, packed) for share in shares], finish=lambda: batch)
+            tasks = [partial(self._read, share, packed) for share in self._shared_out(places)]
+            return Attempt(tasks=tasks, finish=lambda: batch)
 
         return Job(begin=begin, size_bytes=int(first[-1]) * row_bytes)
 
     def hyperslabs(self, numbers: Ints) -> Iterator[Hyperslab]:
         """What the batch of these windows reads of each array."""
-        frames = self.windows.first_frames(numbers)[:, None] + np.asarray(self.sampling.offsets, np.int64)
-        for frame in frames.ravel().tolist():
+        for frame in self._frames(numbers).ravel().tolist():
             yield from ((array, (self._points(frame),)) for array in self.store.arrays.values())
 
     def _points(self, frame: int) -> slice:

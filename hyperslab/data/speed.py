@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numcodecs.blosc
@@ -61,13 +62,13 @@ def measure(loader: "Loader | PointLoader", batch: int, seconds: float, *, cold:
     while True:
         numbers = samples_at(seed, np.arange(count), total)
         if cold:
-            forget(loader.store)
+            forget(loader.store.path)
         value_bytes, taken = _timed(loader, numbers, batch)
         if taken >= seconds / 2:
             break
         count = max(2 * count, int(count * seconds / max(taken, 1e-3)) // batch * batch)
     if cold:
-        forget(loader.store)
+        forget(loader.store.path)
     stored, floor_seconds = decode_only(loader, numbers, batch)
     return Speed(
         samples=len(numbers), seconds=taken, floor_seconds=floor_seconds, value_bytes=value_bytes, stored_bytes=stored
@@ -130,13 +131,9 @@ def _decoded_bytes(array: ShardedArray, ranges: tuple[slice, ...]) -> int:
     return math.prod(array.chunk) * array.dtype.itemsize * sum(len(wanted) for _, wanted in array.touched(*ranges))
 
 
-def forget(store: Store) -> None:
-    """Have the system drop the store's shards from memory, as far as they lie on this machine."""
-    for array in store.arrays.values():
-        for file in array.path.rglob("*") if isinstance(array.path, os.PathLike) else ():
-            if file.is_file():
-                handle = os.open(file, os.O_RDONLY)
-                try:
-                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(handle)
+def forget(folder: Path) -> None:
+    """Have the system drop the files of a folder from memory, as far as they lie on this machine."""
+    for path in folder.rglob("*") if isinstance(folder, os.PathLike) else ():
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

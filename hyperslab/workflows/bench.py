@@ -22,9 +22,7 @@ def _group() -> None:
 def read(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A store, its URL, or a campaign's directory.")],
     split: Annotated[str, typer.Option(help="The split whose windows are read.")] = "train",
-    frames: Annotated[
-        int | None, typer.Option(min=1, help="Frames in a sample; 2 where segments are that long.")
-    ] = None,
+    frames: Annotated[int | None, typer.Option(min=1, help="Frames in a sample: 2, or 1 event.")] = None,
     parts: Annotated[
         str, typer.Option(metavar="N,N", help="Tiles along each axis of space; the first tile is read.")
     ] = "",

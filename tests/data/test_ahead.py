@@ -131,6 +131,20 @@ def test_slow_is_not_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tries) == 1
 
 
+def test_a_reader_that_is_closed_reads_nothing_more() -> None:
+    begun: list[int] = []
+
+    def slow(number: int) -> None:
+        begun.append(number)
+        time.sleep(0.1)
+
+    reader = read_ahead((job(n, partial(slow, n)) for n in range(100)), Reading())
+    next(reader)
+    reader.close()
+    # The first, and what the thread was at when it was closed: not the eight that were read ahead.
+    assert len(begun) <= 3
+
+
 def test_a_reader_that_is_closed_leaves_no_thread() -> None:
     before = threading.active_count()
     reader = read_ahead((job(n) for n in range(10**9)), Reading(workers=4))

@@ -1,5 +1,6 @@
 """`hyperslab bench read`: a table for a person, and one line for a mistake."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,18 @@ def test_reading_is_measured_for_each_number_of_workers(call: Cli, finished: tup
         assert stored <= 1
 
 
-def test_a_store_that_was_forgotten_is_read_from_the_disk(call: Cli, finished: tuple[Path, float]) -> None:
+def test_cold_has_the_system_forget_every_shard(
+    call: Cli, finished: tuple[Path, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory, _ = finished
+    forgotten: set[Path] = set()
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda handle, *rest: forgotten.add(Path(f"/proc/self/fd/{handle}").resolve())
+    )
     code, printed, _ = call("bench", "read", directory / "store", "--seconds", "0.1", "--workers", "1", "--cold")
     assert code == 0
     assert "share of floor" in printed
+    assert {path.resolve() for path in (directory / "store" / "values" / "c").rglob("0") if path.is_file()} <= forgotten
 
 
 @pytest.mark.parametrize(
