@@ -26,12 +26,12 @@ class Stopped(RuntimeError):
 
 
 def disk_error(error: OSError, path: str | os.PathLike[str], need_bytes: int | None = None) -> UserError | None:
-    """The mistake behind an operating-system error met while writing, or None where it is not a person's.
+    """The mistake behind an operating-system error, or None where it is not a person's.
 
     Parameters
     ----------
     error
-        What the write raised.
+        What was raised, while writing unless it names a file that may not be read.
     path
         The file or directory that was written.
     need_bytes
@@ -48,6 +48,9 @@ def disk_error(error: OSError, path: str | os.PathLike[str], need_bytes: int | N
         errno.ENAMETOOLONG,
         errno.ELOOP,
     ):
+        name = error.filename
+        if name is not None and os.access(name, os.F_OK) and not os.access(name, os.R_OK):
+            return UserError(f"{name}: cannot be read: {error.strerror}; ask its owner for the right to read it")
         return UserError(f"{path}: cannot be written: {error.strerror}; choose a directory you may write to")
     return None
 

@@ -33,7 +33,7 @@ from hyperslab.site_configs.loader import load_site
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows import cli
 from hyperslab.workflows.campaign import Campaign, load_campaign
-from hyperslab.workflows.steps.report import KINDS, skill_table
+from hyperslab.workflows.steps.report import skill_table
 from tests.workflows import harness
 
 ROOT = Path(__file__).parents[1]
@@ -73,8 +73,16 @@ WORDS: dict[Any, str] = {
     tuple[int, int, int]: "three whole numbers",
     datetime.date: "date",
     float | datetime.date: "share or date",
+    int | list[int]: "whole number, or list of them",
+    dict[str, float]: "numbers by name",
 }
-LIMITS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "min_length": "not empty"}
+LIMITS = {
+    "ge": "at least {}",
+    "gt": "above {}",
+    "le": "at most {}",
+    "lt": "below {}",
+    "min_length": "not empty",
+}
 GIVEN_ELSEWHERE: dict[tuple[type[BaseModel], str], str] = {(Campaign, "name"): "the file's name"}
 
 
@@ -241,7 +249,7 @@ def plain(kind: Any) -> Any:
     if hasattr(kind, "__metadata__"):
         return plain(typing.get_args(kind)[0])
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (list, tuple):
+    if origin in (list, tuple, dict):
         return origin[tuple(map(plain, inner))]
     return kind
 
@@ -255,7 +263,10 @@ def members_of(field: FieldInfo) -> list[Any]:
 
 
 def model_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The settings below a key, or below each entry of its list or mapping."""
     kind = members_of(field)[0]
+    if typing.get_origin(kind) in (list, dict):
+        kind = plain(typing.get_args(kind)[-1])
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
@@ -287,7 +298,8 @@ def rows(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         below = model_of(field)
         if below is not None:
-            yield from rows(below, f"{prefix}{name}.")
+            entry = ".NAME" if typing.get_origin(members_of(field)[0]) is dict else ""
+            yield from rows(below, f"{prefix}{name}{entry}.")
         else:
             default, meaning = default_words(model, name, field), " ".join((field.description or "").split())
             yield f"| `{prefix}{name}` | {value_words(field)} | {default} | {meaning} |"
@@ -306,19 +318,19 @@ def test_a_campaign_without_a_name_takes_its_files(tmp_path: Path) -> None:
 
 def test_the_readme_shows_the_skill_table_as_it_is_printed() -> None:
     (shown,) = [block.text for block in blocks(ROOT / "README.md") if "persistence" in block.text]
-    found = []
+    found, kinds = [], ("forecast", "persistence", "climatology")
     for line in re.findall(r"^│(.*)│$", shown, flags=re.MULTILINE):
         variable, lead, *cells = (cell.strip() for cell in line.split("│"))
         channel, units = variable.removesuffix("]").split(" [")
-        for kind, cell in zip(KINDS, cells, strict=True):
+        for kind, cell in zip(kinds, cells, strict=True):
             rmse, _, acc = cell.removesuffix(")").partition(" (")
             scores = {"rmse": float(rmse), "acc": float(acc) if acc else None}
             found.append({"kind": kind, "channel": channel, "units": units, "lead": int(lead.split()[0]), **scores})
-    assert len(found) == 2 * 3 * len(KINDS)
-    skill = {"rows": found, "cadence": "1 month", "lead_frames": 1, "step": 200, "forecasts": 20}
+    assert len(found) == 2 * 3 * len(kinds)
+    skill = {"archive": "main", "what": "forecasts", "samples": 20, "cadence": "1 month", "lead_frames": 1}
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(skill_table(skill))
+        console.print(skill_table(skill | {"rows": found}, 200))
     assert [line.rstrip() for line in capture.get().splitlines()] == shown.splitlines()
 
 

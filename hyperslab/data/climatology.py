@@ -13,11 +13,11 @@ BLOCK_BYTES = 64 << 20
 
 
 def climatology(store: Store, time: Ints, *, monthly: bool) -> npt.NDArray[np.float64]:
-    """Mean of the training frames of the same season at each time, shape (time, channel, latitude, longitude).
+    """Mean of the training frames of the same season at each time, shape (time, channel, *space).
 
     For monthly frames the season is the calendar month; otherwise the days within `HALF_WINDOW_DAYS` of the day of
     the year (a day more or less across leap years), at the same time of day. NaN where the training period holds no
-    such frame.
+    such frame. Time that is of no calendar has no seasons: then it is the mean of all training frames.
     Memory grows with the number of times, so times are best passed in batches without repetition.
 
     Parameters
@@ -43,6 +43,8 @@ def climatology(store: Store, time: Ints, *, monthly: bool) -> npt.NDArray[np.fl
 
 
 def _same_season(time: Ints, frames: Ints, clock: Clock, *, monthly: bool) -> npt.NDArray[np.bool_]:
+    if clock.kind != "calendar":
+        return np.ones((len(time), len(frames)), bool)
     if monthly:
         return np.equal.outer(clock.months(time) % 12, clock.months(frames) % 12)
     days = (time[:, None] - frames[None]) / DAY_SECONDS

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from hyperslab.data.ahead import Attempt, Job, Reading, read_ahead
-from hyperslab.data.buffers import Buffers, Later
+from hyperslab.data.buffers import Later, shared_buffers
 from hyperslab.data.chunks import ShardedArray
 from hyperslab.data.clock import DAY_SECONDS, Clock
 from hyperslab.data.frames import Ints, Windows, find_windows, mask_of
@@ -41,7 +41,7 @@ class Batch:
     target: torch.Tensor
     """Normalised frames to forecast, NaN where missing; shape (batch, lead, channel, *space)."""
     calendar: torch.Tensor
-    """Phase of the year and of the day at each target; shape (batch, lead, 4)."""
+    """Phase of the year and of the day at each frame, those that go in first; shape (batch, time + lead, 4)."""
     target_time: Ints
     """Seconds since 1970-01-01 of each target; shape (batch, lead)."""
 
@@ -55,7 +55,7 @@ class Sampling:
     lead: int
     """Frames between two inputs, and from the last input to the first target."""
     rollout: int = 1
-    """Targets, one every `lead` frames."""
+    """Targets, one every `lead` frames; none where all frames go in."""
 
     @property
     def span(self) -> int:
@@ -68,7 +68,14 @@ class Sampling:
         return tuple(range(0, self.span, self.lead))
 
 
-def windows_of(store: Store, split: str, sampling: Sampling) -> Windows:
+@dataclass(frozen=True, slots=True)
+class SampleWindows(Windows):
+    """Windows, and what is taken of each: an order that draws from them is that of their samples."""
+
+    sampling: Sampling
+
+
+def windows_of(store: Store, split: str, sampling: Sampling) -> SampleWindows:
     """The windows of a split of a store.
 
     Raises
@@ -84,7 +91,7 @@ def windows_of(store: Store, split: str, sampling: Sampling) -> Windows:
             f"{len(np.unique(store.segment[frames]))} segment(s)) has no unbroken window of {sampling.span} "
             "frames; choose a smaller objective.lead, model.history or evaluate.rollout, or larger splits"
         )
-    return windows
+    return SampleWindows(windows.starts, windows.offsets, windows.span, sampling)
 
 
 def calendar_phases(time: Ints, clock: Clock) -> npt.NDArray[np.float32]:
@@ -97,18 +104,33 @@ def calendar_phases(time: Ints, clock: Clock) -> npt.NDArray[np.float32]:
 class WindowLoader(ABC, Generic[AnyBatch]):
     """Reads windows of a store as batches, some batches ahead of their use."""
 
-    store: Store
-    windows: Windows
-    sampling: Sampling
-    reading: Reading
+    def __init__(self, store: Store, windows: Windows, sampling: Sampling, reading: Reading) -> None:
+        if windows.span < sampling.span:
+            raise ValueError(
+                f"{store.path}: a sample spans {sampling.span} frames, the windows {windows.span}; "
+                "find them with `windows_of` and the same sampling"
+            )
+        self.store = store
+        self.windows = windows
+        self.sampling = sampling
+        self.reading = reading
 
     def _frames(self, numbers: Ints) -> Ints:
         """Frames of windows, shape (window, time)."""
         return self.windows.first_frames(numbers)[:, None] + np.asarray(self.sampling.offsets, np.int64)
 
     def _shared_out(self, work: list[Work]) -> list[list[Work]]:
-        """What each thread does of a batch."""
-        return [work[n :: self.reading.workers] for n in range(min(len(work), self.reading.workers))]
+        """What each thread does of a batch; of an empty one, one of them nothing."""
+        count = max(1, min(len(work), self.reading.workers))
+        return [work[n::count] for n in range(count)]
+
+    def _ready(self, batch: AnyBatch) -> AnyBatch:
+        """The batch with all of its tensors in page-locked memory, where that is asked for."""
+        if not self.reading.pin:
+            return batch
+        tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}  # type: ignore[arg-type]
+        pinned = {name: held.pin_memory() for name, held in tensors.items() if isinstance(held, torch.Tensor)}
+        return replace(batch, **pinned)  # type: ignore[type-var]
 
     @abstractmethod
     def hyperslabs(self, numbers: Ints) -> Iterator[Hyperslab]:
@@ -125,7 +147,13 @@ class WindowLoader(ABC, Generic[AnyBatch]):
         ----------
         slots
             The places in the global batch that belong to this rank.
+
+        Raises
+        ------
+        ValueError
+            When the order draws from other windows.
         """
+        order.check_windows([self.windows])
         jobs = (self.job(order.draw(step, slots)[1]) for step in range(start_step, stop_step))
         return read_ahead(jobs, self.reading)
 
@@ -151,7 +179,13 @@ def mixed(
     ----------
     loaders
         One for each store of the order; the first one says how far is read ahead.
+
+    Raises
+    ------
+    ValueError
+        When the order draws from other windows.
     """
+    order.check_windows([loader.windows for loader in loaders])
 
     def jobs() -> Iterator[Job[tuple[int, Any]]]:
         for step in range(start_step, stop_step):
@@ -168,7 +202,13 @@ def _numbered(store: int, begin: Callable[[], Attempt[Any]]) -> Attempt[tuple[in
 
 
 class Loader(WindowLoader[Batch]):
-    """Batches of a dense store: a rank's tile of each frame, normalised."""
+    """Batches of a dense store: a rank's tile of each frame, normalised.
+
+    Raises
+    ------
+    ValueError
+        When the store holds points, or its windows are too short for a sample.
+    """
 
     def __init__(
         self,
@@ -179,13 +219,12 @@ class Loader(WindowLoader[Batch]):
         tile: Tile | None = None,
         reading: Reading = Reading(),  # noqa: B008 (frozen)
     ) -> None:
-        self.store = store
-        self.windows = windows
-        self.sampling = sampling
+        super().__init__(store, windows, sampling, reading)
+        if store.is_ragged:
+            raise ValueError(f"{store.path}: holds sets of points, no frames on a grid; read it with PointLoader")
         self.tile = tile or make_tile(store.frame_shape[1:], [1] * len(store.space), 0)
-        self.reading = reading
         self._boxes = list(self.tile.boxes())
-        self._buffers = Buffers(reading.memory_bytes, pin=reading.pin)
+        self._buffers = shared_buffers(pin=reading.pin)
 
     def job(self, numbers: Ints) -> Job[Batch]:
         """How to read the batch that holds the windows of these numbers, shape (window,)."""
@@ -197,7 +236,7 @@ class Loader(WindowLoader[Batch]):
             block = Later(self._buffers, (len(order), *cells))
             return Attempt(
                 tasks=[partial(self._read, block, share, order) for share in self._shared_out(runs)],
-                finish=lambda: self._batch(self._gathered(block(), where), frames),
+                finish=lambda: self._ready(self._batch(self._gathered(block(), where), frames)),
             )
 
         return Job(begin=begin, size_bytes=4 * math.prod(cells) * (len(order) + (0 if where is None else frames.size)))
@@ -246,10 +285,10 @@ class Loader(WindowLoader[Batch]):
     def _batch(self, block: torch.Tensor, frames: Ints) -> Batch:
         samples = block.view(*frames.shape, *block.shape[1:])
         history = self.sampling.history
-        target_time = self.store.time[frames[:, history:]]
+        time = self.store.time[frames]
         return Batch(
             inputs=samples[:, :history],
             target=samples[:, history:],
-            calendar=torch.from_numpy(calendar_phases(target_time, self.store.clock)),
-            target_time=target_time,
+            calendar=torch.from_numpy(calendar_phases(time, self.store.clock)),
+            target_time=time[:, history:],
         )

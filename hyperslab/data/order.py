@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -142,18 +142,49 @@ class Order:
         # Stores of equal size are drawn from in different orders; the first one's is that of a run by itself.
         return store, samples_at(self.seed + store, indices, len(self.windows[store]))
 
-    def digest(self, step: int) -> str:
-        """Fingerprint of all draws before a step: equal digests mean that two runs drew, and will draw, the same.
+    def check_windows(self, read: Sequence[Windows]) -> None:
+        """Refuse to draw for those who read other windows: numbers of windows would mean other samples to them.
 
-        The order is a pure function, so its arguments stand for it; the first and the latest draws are hashed as well,
-        so that a changed function is noticed too.
+        Parameters
+        ----------
+        read
+            The windows that are read of each store.
+
+        Raises
+        ------
+        ValueError
+            When they are not those that are drawn from.
+        """
+        if len(read) != len(self.windows):
+            raise ValueError(
+                f"order: draws from {len(self.windows)} store(s), found windows of {len(read)}; "
+                "give a loader for each to `mixed`"
+            )
+        for number, (drawn, found) in enumerate(zip(self.windows, read, strict=True)):
+            if _content(drawn) != _content(found):
+                raise ValueError(
+                    f"order: draws from {len(drawn)} windows of {drawn.span} frames of store {number}, found "
+                    f"{len(found)} other ones of {found.span}; make the order of the loader's windows"
+                )
+
+    def digest(self, step: int) -> str:
+        """Fingerprint of all samples before a step: equal digests mean that two runs drew, and will draw, the same.
+
+        The order is a pure function, so its arguments stand for it: the seed, the batch, the stores' shares, and all
+        that windows hold, the sampling of those that `windows_of` finds included. The first and the latest draws are
+        hashed as well, so that a changed function is noticed too. What the frames hold is the store's own digest's.
         """
         digest = hashlib.sha256(f"{self.seed} {self.batch} {self._quotas()} {step}".encode())
         for windows in self.windows:
-            digest.update(f"{windows.span} {len(windows)}".encode())
-            digest.update(windows.starts.tobytes() + windows.offsets.tobytes())
+            digest.update(_content(windows))
         few = max(1, 64 // self.batch)
         for drawn in [*range(min(step, few)), *range(max(0, step - few), step)]:
             store, numbers = self.draw(drawn, range(min(self.batch, 64)))
             digest.update(store.to_bytes(8, "little") + numbers.tobytes())
         return digest.hexdigest()
+
+
+def _content(windows: Windows) -> bytes:
+    """All that windows hold, what a subclass adds included."""
+    held = [getattr(windows, field.name) for field in fields(windows)]
+    return b"".join(value.tobytes() if isinstance(value, np.ndarray) else f" {value} ".encode() for value in held)

@@ -38,14 +38,21 @@ class PointBatch:
             Values, shape (window, point, …); and a mask that is true where there is a point, shape (window, point).
         """
         lengths = self.start.diff()
-        mask = torch.arange(int(lengths.max())) < lengths[:, None]
+        longest = int(lengths.max()) if len(lengths) else 0
+        mask = torch.arange(longest, device=values.device) < lengths[:, None].to(values.device)
         rows = values.new_zeros((*mask.shape, *values.shape[1:]))
         rows[mask] = values
         return rows, mask
 
 
 class PointLoader(WindowLoader[PointBatch]):
-    """Batches of a ragged store."""
+    """Batches of a ragged store.
+
+    Raises
+    ------
+    ValueError
+        When the store holds no points, or its windows are too short for a sample.
+    """
 
     def __init__(
         self,
@@ -55,8 +62,9 @@ class PointLoader(WindowLoader[PointBatch]):
         *,
         reading: Reading = Reading(),  # noqa: B008 (frozen)
     ) -> None:
-        assert store.frame_start is not None, "a dense store has no points"
-        self.store, self.windows, self.sampling, self.reading = store, windows, sampling, reading
+        super().__init__(store, windows, sampling, reading)
+        if store.frame_start is None:
+            raise ValueError(f"{store.path}: holds frames on a grid, no sets of points; read it with Loader")
         self._frame_start = store.frame_start
         self._mean = store.mean.astype(np.float32)
         # A feature that never changes is 0, not NaN.
@@ -67,16 +75,15 @@ class PointLoader(WindowLoader[PointBatch]):
         frames = self._frames(numbers)
         counts = self._frame_start[frames + 1] - self._frame_start[frames]
         first = np.concatenate([[0], np.cumsum(counts)])
-        row_bytes = sum(8 * math.prod(array.shape[1:]) for array in self.store.arrays.values())
+        arrays = self.store.arrays
+        dtypes = {name: torch.int64 if name == "labels" else torch.float32 for name in arrays}
+        # A point's values, and the number of its frame.
+        row_bytes = 8 + sum(dtypes[name].itemsize * math.prod(array.shape[1:]) for name, array in arrays.items())
 
         def begin() -> Attempt[PointBatch]:
             packed = {
-                name: torch.empty(
-                    (int(first[-1]), *array.shape[1:]),
-                    dtype=torch.int64 if name == "labels" else torch.float32,
-                    pin_memory=self.reading.pin,
-                )
-                for name, array in self.store.arrays.items()
+                name: torch.empty((int(first[-1]), *array.shape[1:]), dtype=dtypes[name], pin_memory=self.reading.pin)
+                for name, array in arrays.items()
             }
             places = [
                 (int(frame), slice(int(low), int(high)))
@@ -91,7 +98,7 @@ class PointLoader(WindowLoader[PointBatch]):
                 start=torch.from_numpy(np.concatenate([[0], np.cumsum(counts.sum(axis=1))])),
             )
             tasks = [partial(self._read, share, packed) for share in self._shared_out(places)]
-            return Attempt(tasks=tasks, finish=lambda: batch)
+            return Attempt(tasks=tasks, finish=lambda: self._ready(batch))
 
         return Job(begin=begin, size_bytes=int(first[-1]) * row_bytes)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,12 @@ def measure(loader: "Loader | PointLoader", batch: int, seconds: float, *, cold:
     )
 
 
+def needed_bytes(loader: "Loader | PointLoader", batch: int) -> int:
+    """Memory that `measure` takes: at least three batches while it reads, and one for each thread of the floor."""
+    job = loader.job(samples_at(0, np.arange(batch), len(loader.windows)))
+    return max(3, loader.reading.workers) * job.size_bytes
+
+
 def _timed(loader: WindowLoader[Any], numbers: Ints, batch: int) -> tuple[int, float]:
     began, value_bytes = time.perf_counter(), 0
     for read in loader.in_order(numbers.tolist(), batch):
@@ -117,13 +124,18 @@ def _decode(hyperslabs: list[Hyperslab], memory: npt.NDArray[np.uint8]) -> int:
     for array, ranges in hyperslabs:
         size = math.prod(array.chunk) * array.dtype.itemsize
         for part, wanted in array.touched(*ranges):
-            shard = array.open_shard(part)
-            places = [(low, low + n - CRC_BYTES) for low, n in shard.index[tuple(np.asarray(wanted).T)].tolist()]
-            for data in (shard.read(*at) for at in places) if shard.is_local else shard.fetch(places):
-                place = place + size if place + 2 * size <= memory.nbytes else 0
-                numcodecs.blosc.decompress(data, memory[place : place + size])
-                stored += len(data) + CRC_BYTES
+            # From here one chunk at a time, from elsewhere all at once, as a loader reads.
+            for some in ([numbers] for numbers in wanted) if array.is_local else [wanted]:
+                for data in array.retrying(part, partial(_stored, array, part, some)):
+                    place = place + size if place + 2 * size <= memory.nbytes else 0
+                    numcodecs.blosc.decompress(memoryview(data)[:-CRC_BYTES], memory[place : place + size])
+                    stored += len(data)
     return stored
+
+
+def _stored(array: ShardedArray, part: int, wanted: list[tuple[int, ...]]) -> list[bytes]:
+    """Chunks of a shard as they are stored."""
+    return array.open_shard(part).fetch(wanted)
 
 
 def _decoded_bytes(array: ShardedArray, ranges: tuple[slice, ...]) -> int:

@@ -11,9 +11,11 @@ A store is a Zarr v3 group that `xarray.open_zarr` opens.
   `.hyperslab/manifest.json` (a digest for each file). Without its manifest a store is unfinished and refused.
 """
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +152,11 @@ class Store:
         ------
         UserError
             When a shard is missing or damaged.
+        ValueError
+            When the store holds no points.
         """
-        assert self.frame_start is not None, "only a ragged store has points"
+        if self.frame_start is None:
+            raise ValueError(f"{self.path}: holds frames on a grid, no sets of points")
         points = slice(int(self.frame_start[start]), int(self.frame_start[stop]))
         return {name: array.read(points) for name, array in self.arrays.items()}
 
@@ -167,7 +172,9 @@ def place_of(text: str) -> Path:
     if "://" not in text:
         return Path(text)
     try:
-        return UPath(text)  # type: ignore[return-value]  # it has all that is used of a Path
+        place = UPath(text)
+        str(place)  # a URL is taken apart late
+        return place  # type: ignore[return-value]  # it has all that is used of a Path
     except (ValueError, ImportError) as error:
         raise UserError(f"{text}: {_first_line(error)}; give a path, or a URL such as s3://bucket/store") from None
 
@@ -190,15 +197,19 @@ def open_store(path: Path) -> Store:
     Raises
     ------
     UserError
-        When there is no store, it is unfinished, or its file system cannot be reached.
+        When there is no store, it is unfinished, may not be read, or its file system cannot be reached.
     """
-    if isinstance(path, os.PathLike):
-        return _open_finished(path)
     try:
         return _open_finished(path)
     except UserError:
         raise
+    except PermissionError as error:
+        raise UserError(
+            f"{error.filename or path}: cannot be read ({_first_line(error)}); ask its owner for the right to read it"
+        ) from None
     except Exception as error:
+        if isinstance(path, os.PathLike):
+            raise
         # Clients of object stores raise errors of every kind.
         raise UserError(
             f"{path}: cannot be reached ({_first_line(error)}); check the URL, and the keys for it"
@@ -218,7 +229,7 @@ def _open_finished(path: Path) -> Store:
     # Zarr would read a small array that is missing as zeros; a missing shard is found when it is read.
     check_present(path, [name for name in manifest["files"] if name.split("/")[0] not in LARGE_ARRAYS])
     try:
-        return _open(path, manifest["digest"])
+        return _open(path, manifest)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UserError(
             f"{path}: cannot be opened ({_first_line(error)}); mend the store with `hyperslab repair`"
@@ -229,7 +240,7 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _open(path: Path, digest: str) -> Store:
+def _open(path: Path, manifest: dict[str, Any]) -> Store:
     group = open_group(path)
 
     def small(name: str) -> npt.NDArray[Any]:
@@ -239,8 +250,8 @@ def _open(path: Path, digest: str) -> Store:
     space = group[large[0]].metadata.dimension_names[2:] if "values" in large else ()
     return Store(
         path=path,
-        digest=digest,
-        arrays={name: _sharded(path / name, group[name]) for name in large},
+        digest=manifest["digest"],
+        arrays={name: _sharded(path, name, group[name], manifest["files"]) for name in large},
         source=str(group.attrs["source"]),
         clock=Clock(kind=group.attrs["clock"], calendar=time.attrs.get("calendar", "proleptic_gregorian")),
         time=small("time"),
@@ -257,10 +268,29 @@ def _open(path: Path, digest: str) -> Store:
     )
 
 
-def _sharded(path: Path, array: "zarr.Array[Any]") -> ShardedArray:
+def _sharded(path: Path, name: str, array: "zarr.Array[Any]", digests: dict[str, str]) -> ShardedArray:
     return ShardedArray(
-        path=path, shape=array.shape, dtype=array.dtype, chunk=array.chunks, shard=array.shards or array.chunks
+        path=path / name,
+        shape=array.shape,
+        dtype=array.dtype,
+        chunk=array.chunks,
+        shard=array.shards or array.chunks,
+        staged_bytes=cache(partial(_staged_bytes, path, digests, name, array.ndim)),
     )
+
+
+def _staged_bytes(path: Path, digests: dict[str, str], name: str, ndim: int, part: int) -> int | None:
+    """Size of a shard when it was staged, as the record of its part says.
+
+    None where no record says it of the shard that the manifest names: it is gone while its part is mended, and from the
+    moment that an append has staged the part anew it is that of another shard.
+    """
+    shard = shard_path(Path(), name, ndim, part).as_posix()
+    try:
+        said = json.loads(_content(record_path(path, part)))["files"][shard]
+        return int(said["bytes"]) if said["digest"] == digests[shard] else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 def check_present(path: Path, names: Iterable[str]) -> None:
@@ -278,7 +308,18 @@ def check_present(path: Path, names: Iterable[str]) -> None:
 
 def is_finished(path: Path) -> bool:
     """Whether a store has its manifest."""
-    return manifest_path(path).exists()
+    if isinstance(path, os.PathLike):
+        return manifest_path(path).exists()
+    try:
+        _content(manifest_path(path))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _content(file: Any) -> bytes:
+    """What a file holds, wherever it lies: `exists` and `open` take a server that is down for one without the file."""
+    return bytes(file.read_bytes() if isinstance(file, Path) else file.fs.cat_file(file.path))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -290,17 +331,24 @@ def read_manifest(path: Path) -> dict[str, Any]:
         When there is none, or it cannot be used.
     """
     if not is_finished(path):
+        local = isinstance(path, os.PathLike)
+        if local and path.is_file():
+            raise UserError(f"{path}: is a file, no store; give the directory that `hyperslab run` stages files into")
         state = "is unfinished (it has no manifest)" if path.exists() else "does not exist"
-        raise UserError(f"{path}: the store {state}; stage it with `hyperslab run`, or `hyperslab resume`")
+        advice = "stage it with `hyperslab run`, or `hyperslab resume`" if local else "check the URL"
+        raise UserError(f"{path}: the store {state}; {advice}")
     try:
-        manifest = dict(read_json(manifest_path(path)))
+        manifest = read_json(manifest_path(path))
     except ValueError as error:
         raise UserError(f"{manifest_path(path)}: is not valid JSON ({error}); stage the store anew") from None
-    if manifest.get("format") != FORMAT or not {"digest", "files"} <= set(manifest):
+    said = manifest.get("format") if isinstance(manifest, dict) else manifest
+    if said != FORMAT or not isinstance(manifest, dict):
         raise UserError(
-            f"{manifest_path(path)}: is no manifest of format {FORMAT} (it says {manifest.get('format')!r}); "
+            f"{manifest_path(path)}: is no manifest of format {FORMAT} (it says {repr(said)[:40]}); "
             "use the version that staged the store, or stage it anew"
         )
+    if not isinstance(manifest.get("digest"), str) or not isinstance(manifest.get("files"), dict):
+        raise UserError(f"{manifest_path(path)}: says no digest of the store, or none of its files; stage it anew")
     return manifest
 
 

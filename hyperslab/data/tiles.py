@@ -18,9 +18,23 @@ class Tile:
     sizes: tuple[int, ...]
     """Cells along each axis of the whole."""
     halo: int = 0
-    """Cells beside its own on each side. Around a periodic axis they come from the other end; a border has none."""
+    """Cells beside its own on each side. Around a periodic axis they come from the other end, over and over where there
+    are more of them than cells; a border has none."""
     periodic: tuple[bool, ...] = ()
     """Whether each axis closes on itself; none does when empty."""
+
+    def __post_init__(self) -> None:
+        """Refuse a halo that no tile has.
+
+        Raises
+        ------
+        ValueError
+            When it is negative, or it is not said of each axis whether it closes.
+        """
+        if self.halo < 0:
+            raise ValueError(f"halo: found {self.halo}; give a number of cells, 0 for none")
+        if len(self.periodic) not in (0, len(self.sizes)):
+            raise ValueError(f"periodic: found {len(self.periodic)} for {len(self.sizes)} axes; give one for each")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,7 +52,7 @@ class Tile:
         """Boxes that make the tile: where each lies in the whole, and where in the tile."""
         axes = []
         for (start, stop), size in zip(self._bounds(), self.sizes, strict=True):
-            # Around a periodic axis a halo may begin before the first cell, and end after the last.
+            # Around a periodic axis a halo may begin before the first cell, end after the last, and turn several times.
             cuts = sorted({start, stop, *(n * size for n in range(start // size + 1, -(-stop // size)))})
             axes.append(
                 [
@@ -56,8 +70,6 @@ class Tile:
             start, stop = at.start - self.halo, at.stop + self.halo
             if not self.periodic or not self.periodic[number]:
                 start, stop = max(start, 0), min(stop, size)
-            elif stop - start > size:
-                start, stop = 0, size
             bounds.append((start, stop))
         return bounds
 
@@ -65,7 +77,11 @@ class Tile:
 def make_tile(
     sizes: Sequence[int], parts: Sequence[int], number: int, halo: int = 0, periodic: Sequence[bool] = ()
 ) -> Tile:
-    """One of the tiles that space is cut into, of equal size as far as it goes.
+    """One of the tiles that space is cut into.
+
+    Chunks are halves of halves of space: 2, 4, 8, … tiles are cut as they are, all of one size but for a shorter last
+    one, so that a tile is whole chunks. Other numbers of tiles, and those of which one would be left empty, differ by a
+    cell at most, the larger ones first.
 
     Parameters
     ----------
@@ -86,6 +102,15 @@ def make_tile(
     own = []
     for size, count in zip(reversed(sizes), reversed(parts), strict=True):
         number, place = divmod(number, count)
-        length = -(-size // count)  # as chunks are cut: a tile of half the cells is whole chunks
-        own.append(slice(min(size, place * length), min(size, (place + 1) * length)))
+        own.append(_share(size, count, place))
     return Tile(own=tuple(reversed(own)), sizes=tuple(sizes), halo=halo, periodic=tuple(periodic))
+
+
+def _share(size: int, count: int, place: int) -> slice:
+    """The cells of one of so many tiles along an axis, as `make_tile` says."""
+    length = -(-size // count)
+    if count & (count - 1) == 0 and (count - 1) * length < size:
+        return slice(place * length, min(size, (place + 1) * length))
+    length, longer = divmod(size, count)
+    start = place * length + min(place, longer)
+    return slice(start, start + length + (place < longer))

@@ -1,10 +1,29 @@
 """One layer of the Transformer."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from hyperslab.model.attention.dense import DenseAttention
+from hyperslab.model.attention import Mixer, Plan
+from hyperslab.model.positions import rotate
+
+Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What layers must know of tokens beside what they hold."""
+
+    cosine: torch.Tensor
+    """Of the angles that queries and keys are turned by: shape (N, D / 2), or (B, 1, N, D / 2)."""
+    sine: torch.Tensor
+    """Of the same angles."""
+    valid: torch.Tensor | None = None
+    """Tokens that hold data, shape (B, N); None where all do."""
 
 
 class SwiGLU(nn.Module):
@@ -12,7 +31,7 @@ class SwiGLU(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        hidden = -(-8 * width // 3 // 8) * 8
+        hidden = hidden_width(width)
         self.gate_and_value = nn.Linear(width, 2 * hidden, bias=False)
         self.output = nn.Linear(hidden, width, bias=False)
 
@@ -23,18 +42,77 @@ class SwiGLU(nn.Module):
         return output
 
 
+def hidden_width(width: int) -> int:
+    """Features inside the feed-forward layer: 8/3 of the width, in eights."""
+    return -(-8 * width // 3 // 8) * 8
+
+
+class Attention(nn.Module):
+    """Multi-head attention with normalised queries and keys, turned by where tokens lie."""
+
+    def __init__(self, width: int, heads: int, mixer: Mixer) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.query_norm = nn.RMSNorm(width // heads, eps=1e-6)
+        self.key_norm = nn.RMSNorm(width // heads, eps=1e-6)
+        self.mixer = mixer
+        self.output = nn.Linear(width, width, bias=False)
+
+    def forward(self, tokens_BND: torch.Tensor, place: Place, plan: Plan) -> torch.Tensor:
+        """Tokens of the same shape, each a mixture of the values of others."""
+        b, n, d = tokens_BND.shape
+        mixed_BAND = self.mixer(*self.project(tokens_BND, place), place.valid, plan)
+        output: torch.Tensor = self.output(mixed_BAND.transpose(1, 2).reshape(b, n, d))
+        return output
+
+    def project(self, tokens_BND: torch.Tensor, place: Place) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values, each of shape (B, A, N, D)."""
+        b, n, d = tokens_BND.shape
+        qkv = self.query_key_value(tokens_BND).view(b, n, 3, self.heads, d // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        cosine, sine = place.cosine.to(value.dtype), place.sine.to(value.dtype)
+        return rotate(self.query_norm(query), cosine, sine), rotate(self.key_norm(key), cosine, sine), value
+
+
 class Block(nn.Module):
     """Attention, then feed-forward, each on normalised tokens and added to them."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, mixer: Mixer, recompute: Recompute = "none") -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(width, eps=1e-6)
-        self.attention = DenseAttention(width, heads)
+        self.attention = Attention(width, heads, mixer)
         self.feed_forward_norm = nn.RMSNorm(width, eps=1e-6)
         self.feed_forward = SwiGLU(width)
+        self.recompute = recompute
 
-    def forward(self, tokens_BND: torch.Tensor) -> torch.Tensor:
-        """Tokens of the same shape."""
-        tokens_BND = tokens_BND + self.attention(self.attention_norm(tokens_BND))
-        tokens_BND = tokens_BND + self.feed_forward(self.feed_forward_norm(tokens_BND))
-        return tokens_BND
+    def forward(
+        self, tokens_BND: torch.Tensor, place: Place, plan: Plan, kept_B: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Tokens of the same shape.
+
+        Parameters
+        ----------
+        plan
+            Of this block's kind of attention, for the tokens' lattice.
+        kept_B
+            What the block's output is multiplied by, for stochastic depth: 0 for a sample that leaves it out. None
+            where all samples keep it.
+        """
+        if self.recompute == "full" and torch.is_grad_enabled():
+            output: torch.Tensor = checkpoint(self._layers, tokens_BND, place, plan, kept_B, use_reentrant=False)
+            return output
+        return self._layers(tokens_BND, place, plan, kept_B)
+
+    def _layers(self, tokens_BND: torch.Tensor, place: Place, plan: Plan, kept_B: torch.Tensor | None) -> torch.Tensor:
+        share = 1.0 if kept_B is None else kept_B[:, None, None].to(tokens_BND.dtype)
+        tokens_BND = tokens_BND + share * self.attention(self.attention_norm(tokens_BND), place, plan)
+        if self.recompute == "selective" and torch.is_grad_enabled():
+            transformed: torch.Tensor = checkpoint(self._transformed, tokens_BND, use_reentrant=False)
+        else:
+            transformed = self._transformed(tokens_BND)
+        return tokens_BND + share * transformed
+
+    def _transformed(self, tokens_BND: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.feed_forward(self.feed_forward_norm(tokens_BND))
+        return output

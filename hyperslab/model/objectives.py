@@ -1,7 +1,15 @@
 """What training minimises, and how a trained model is rolled out."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import torch
+import torch.nn.functional as F
 from torch import nn
+
+from hyperslab.model.fields import FieldSample
+from hyperslab.model.hits import HitSample
+from hyperslab.model.transformer import Predictions
 
 
 def area_weights(latitude: torch.Tensor) -> torch.Tensor:
@@ -26,20 +34,83 @@ def area_weights(latitude: torch.Tensor) -> torch.Tensor:
     return weights / weights.mean()
 
 
-def weighted_square_error(
-    forecast_BCHW: torch.Tensor, target_BCHW: torch.Tensor, weights_H: torch.Tensor
+def forecast_loss(forecast_BCS: torch.Tensor, target_BCS: torch.Tensor, weights_CS: torch.Tensor) -> torch.Tensor:
+    """Weighted mean square error over all points; a point without a target adds nothing.
+
+    Parameters
+    ----------
+    weights_CS
+        Weight of each channel and point: anything that broadcasts to (C, *S).
+    """
+    there = torch.isfinite(target_BCS)
+    error = torch.where(there, forecast_BCS - torch.nan_to_num(target_BCS), 0.0)
+    return (error.square() * weights_CS).mean()
+
+
+def reconstruction_loss(
+    reconstruction_BTCS: torch.Tensor, truth_BTCS: torch.Tensor, hidden_BTCS: torch.Tensor, weights_CS: torch.Tensor
 ) -> torch.Tensor:
-    """Area-weighted mean square error over all points; a point without a target adds nothing."""
-    there = torch.isfinite(target_BCHW)
-    error = torch.where(there, forecast_BCHW - torch.nan_to_num(target_BCHW), 0.0)
-    return (error.square() * weights_H[:, None]).mean()
+    """Weighted square error of what is hidden and has a truth: its mean over each sample, then over samples.
+
+    Parameters
+    ----------
+    weights_CS
+        As for `forecast_loss`.
+    """
+    counted = hidden_BTCS & torch.isfinite(truth_BTCS)
+    error = torch.where(counted, reconstruction_BTCS - torch.nan_to_num(truth_BTCS), 0.0)
+    total = (error.square() * weights_CS).flatten(1).sum(1)
+    return (total / counted.flatten(1).sum(1).clamp_min(1)).mean()
 
 
-def roll_out(model: nn.Module, inputs_BTCHW: torch.Tensor, calendar_BLF: torch.Tensor) -> torch.Tensor:
-    """Forecast step by step, each step seeing the steps before it; shape (B, L, C, H, W)."""
-    window, forecasts = inputs_BTCHW, []
-    for step in range(calendar_BLF.shape[1]):
-        forecast = model(window, calendar_BLF[:, step])
-        forecasts.append(forecast)
-        window = torch.cat([window[:, 1:], forecast[:, None]], dim=1)
-    return torch.stack(forecasts, dim=1)
+def hit_loss(occupancy_BNP: torch.Tensor, feature_BNPC: torch.Tensor, sample: HitSample) -> torch.Tensor:
+    """Cross-entropy of which parts of hidden cells hold hits, plus the square error of their features where they do.
+
+    Both are means over each sample, then over samples.
+
+    Parameters
+    ----------
+    occupancy_BNP
+        Logits.
+    feature_BNPC
+        Normalised features.
+    """
+    assert sample.hidden_BN is not None
+    parts, features = split_values(sample, occupancy_BNP.shape[-1])
+    hidden = (sample.hidden_BN & sample.valid_BN)[..., None].expand_as(parts)
+    entropy = F.binary_cross_entropy_with_logits(occupancy_BNP, parts, reduction="none")
+    error = (feature_BNPC - features).square().mean(-1)
+    return (_sample_mean(entropy, hidden) + _sample_mean(error, hidden & (parts > 0))).mean()
+
+
+def split_values(sample: HitSample, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which parts of cells hold hits, 1 or 0, (B, N, parts); and their features, (B, N, parts, channel)."""
+    values = sample.values_BNP
+    return values[..., :parts], values[..., parts:].reshape(*values.shape[:2], parts, -1)
+
+
+def _sample_mean(values: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+    total = torch.where(counted, values, 0.0).flatten(1).sum(1)
+    return total / counted.flatten(1).sum(1).clamp_min(1)
+
+
+def roll_out(
+    model: nn.Module, stream: str, sample: FieldSample, calendars_BLF: torch.Tensor, steps: int
+) -> Iterator[Predictions]:
+    """Predictions one after another, each from the forecast before it.
+
+    Parameters
+    ----------
+    sample
+        What the first one starts from.
+    calendars_BLF
+        Phases of the year and of the day at each frame after the last input; the sample's lead says which are used.
+    """
+    lead = int(sample.lead_B[0])
+    window = sample
+    for step in range(steps):
+        window = replace(window, calendar_BF=calendars_BLF[:, (step + 1) * lead - 1])
+        predictions = model(stream, window)
+        yield predictions
+        inputs = torch.cat([window.inputs_BTCS[:, 1:], predictions["forecast"][:, None]], dim=1)
+        window = replace(window, inputs_BTCS=inputs, hidden_BN=None)

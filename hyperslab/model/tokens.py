@@ -1,10 +1,11 @@
 """Frames to patch tokens and back.
 
-Shape suffixes in `model/`: B batch, T time, C channel, H rows of grid points, W columns, N tokens, D width, A heads,
-P values in a patch.
+Shape suffixes in `model/`: B batch, T time, C channel, S axes of space (one suffix for all of them), N tokens, D width
+or features of a head, A heads, P values in a patch.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,52 +14,65 @@ MAX_AUTOMATIC_TOKENS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchGrid:
-    """How a frame of `rows` x `columns` grid points is cut into square patches."""
+class Patches:
+    """How frames are cut into patches of space-time."""
 
-    rows: int
-    columns: int
-    patch: int
-    periodic: bool
-    """Whether the columns close a circle (longitude round the globe)."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Patches down and across; the last ones may reach over the edge."""
-        return -(-self.rows // self.patch), -(-self.columns // self.patch)
+    sizes: tuple[int, ...]
+    """Frames, then places along each axis of space."""
+    patch: tuple[int, ...]
+    """Frames and places in a patch."""
+    periodic: tuple[bool, ...]
+    """Whether each axis closes on itself; time does not."""
 
     @property
-    def num_patches(self) -> int:
-        """Tokens of a frame."""
-        return self.shape[0] * self.shape[1]
+    def shape(self) -> tuple[int, ...]:
+        """Patches along each axis; the last ones may reach over the edge."""
+        return tuple(-(-size // side) for size, side in zip(self.sizes, self.patch, strict=True))
 
-    def patchify(self, frames_BTCHW: torch.Tensor) -> torch.Tensor:
-        """Cut frames into patches, shape (B, T, N, P) with P = channel x patch x patch.
+    def cut(self, frames_BTCS: torch.Tensor) -> torch.Tensor:
+        """Patches of frames, the last axis counting fastest; shape (B, N, P), P = channel x frames x places.
 
-        Patches that reach over the edge see the edge's own value there, or what lies across it where columns close
-        a circle; `unpatchify` drops these points again.
+        Patches that reach over the edge see the edge's own value there, or what lies across it where an axis closes;
+        `join` drops these again.
         """
-        b, t, c, _, _ = frames_BTCHW.shape
-        down, across = self.shape
-        rows = torch.arange(down * self.patch, device=frames_BTCHW.device).clamp(max=self.rows - 1)
-        columns = torch.arange(across * self.patch, device=frames_BTCHW.device)
-        columns = columns % self.columns if self.periodic else columns.clamp(max=self.columns - 1)
-        flat = frames_BTCHW.index_select(-2, rows).index_select(-1, columns)
-        patches = flat.view(b, t, c, down, self.patch, across, self.patch)
-        return patches.permute(0, 1, 3, 5, 2, 4, 6).reshape(b, t, self.num_patches, -1)
+        b, _, c = frames_BTCS.shape[:3]
+        frames = frames_BTCS
+        for axis, (size, side, count) in enumerate(zip(self.sizes, self.patch, self.shape, strict=True)):
+            places = torch.arange(count * side, device=frames.device)
+            places = places % size if self.periodic[axis] else places.clamp(max=size - 1)
+            if len(places) != size:
+                frames = frames.index_select(self._dim(axis), places)
+        split = frames.movedim(2, 1).reshape(
+            b, c, *(n for pair in zip(self.shape, self.patch, strict=True) for n in pair)
+        )
+        axes = range(len(self.sizes))
+        order = (0, *(2 + 2 * axis for axis in axes), 1, *(3 + 2 * axis for axis in axes))
+        return split.permute(order).reshape(b, math.prod(self.shape), -1)
 
-    def unpatchify(self, patches_BNP: torch.Tensor, channels: int) -> torch.Tensor:
-        """Put the patches of one frame together, shape (B, C, H, W)."""
-        b = patches_BNP.shape[0]
-        down, across = self.shape
-        patches = patches_BNP.view(b, down, across, channels, self.patch, self.patch)
-        frames = patches.permute(0, 3, 1, 4, 2, 5).reshape(b, channels, down * self.patch, across * self.patch)
-        return frames[:, :, : self.rows, : self.columns]
+    def join(self, patches_BNP: torch.Tensor) -> torch.Tensor:
+        """Put patches together again, shape (B, T, C, *S)."""
+        b, axes = len(patches_BNP), len(self.sizes)
+        split = patches_BNP.reshape(b, *self.shape, -1, *self.patch)
+        order = (0, 1 + axes, *(n for axis in range(axes) for n in (1 + axis, 2 + axes + axis)))
+        whole = [count * side for count, side in zip(self.shape, self.patch, strict=True)]
+        frames = split.permute(order).reshape(b, -1, *whole).movedim(1, 2)
+        for axis, size in enumerate(self.sizes):
+            frames = frames.narrow(self._dim(axis), 0, size)
+        return frames
+
+    @staticmethod
+    def _dim(axis: int) -> int:
+        """Dimension of (B, T, C, *S) that an axis is: channels stand between time and space."""
+        return 1 if axis == 0 else 2 + axis
+
+    def centres(self, axis: int, values: torch.Tensor) -> torch.Tensor:
+        """Mean coordinate of the places of each patch along an axis."""
+        return torch.stack([piece.mean() for piece in torch.split(values, self.patch[axis])])
 
 
-def automatic_patch(rows: int, columns: int) -> int:
-    """The smallest patch that keeps a frame within `MAX_AUTOMATIC_TOKENS` tokens."""
-    patch = max(1, math.isqrt(max(0, rows * columns - 1) // MAX_AUTOMATIC_TOKENS))
-    while -(-rows // patch) * -(-columns // patch) > MAX_AUTOMATIC_TOKENS:
+def automatic_patch(sizes: Sequence[int]) -> int:
+    """The smallest side of a patch that keeps a frame within `MAX_AUTOMATIC_TOKENS` tokens."""
+    patch = max(1, int((math.prod(sizes) / MAX_AUTOMATIC_TOKENS) ** (1 / len(sizes))) - 1)
+    while math.prod(-(-size // patch) for size in sizes) > MAX_AUTOMATIC_TOKENS:
         patch += 1
     return patch

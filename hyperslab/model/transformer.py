@@ -1,93 +1,125 @@
-"""The space-time Transformer: past frames in, the change to the next frame out."""
+"""The space-time Transformer: one trunk for all archives, with an embedder and heads for each of them."""
 
-from dataclasses import dataclass
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Protocol, cast
 
 import torch
 from torch import nn
 
+from hyperslab.errors import UserError
+from hyperslab.model.attention import make_mixer
 from hyperslab.model.block import Block
-from hyperslab.model.config import ModelSettings
-from hyperslab.model.positions import sphere_features
-from hyperslab.model.tokens import PatchGrid, automatic_patch
+from hyperslab.model.config import BASE_WIDTH, ModelSettings
+from hyperslab.model.fields import Field, FieldSample, FieldStream
+from hyperslab.model.hits import Cloud, HitSample, HitStream
 
-CALENDAR_FEATURES = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """What a model must know of the frames it will see."""
-
-    channels: int
-    latitude: tuple[float, ...]
-    longitude: tuple[float, ...]
-    periodic: bool
-    """Whether longitude closes the circle."""
+Stream = Field | Cloud
+"""What a model must know of an archive."""
+Sample = FieldSample | HitSample
+"""A batch of one archive's samples, as the model takes them."""
+Predictions = dict[str, torch.Tensor]
 
 
-class SpaceTimeTransformer(nn.Module):
-    """Patch Transformer over the tokens of all past frames together.
+class SpaceTimeModel(Protocol):
+    """What a model of one's own must offer, beside being an `nn.Module`."""
 
-    It forecasts the change from the last input frame. Its head begins at zero, so an untrained model forecasts
-    persistence.
-    """
+    blocks: Iterable[nn.Module]
+    """Layers whose parameters are shared out over ranks one by one, and gathered just before they compute."""
 
-    def __init__(self, settings: ModelSettings, frame: Frame) -> None:
-        super().__init__()
-        self.grid = patch_grid(settings, frame)
-        self.channels = frame.channels
-        width, values = settings.width, frame.channels * self.grid.patch**2
-        features = sphere_features(self.grid, torch.tensor(frame.latitude), torch.tensor(frame.longitude))
-        self.register_buffer("position_features", features, persistent=False)
-        self.embed = nn.Linear(values, width)
-        self.embed_position = nn.Linear(features.shape[1], width)
-        self.embed_calendar = nn.Linear(CALENDAR_FEATURES, width)
-        self.embed_age = nn.Parameter(torch.empty(settings.history, width))
-        self.blocks = nn.ModuleList(Block(width, settings.heads) for _ in range(settings.depth))
-        self.norm = nn.RMSNorm(width, eps=1e-6)
-        self.head = nn.Linear(width, values)
-        self.reset_parameters(settings.depth)
-
-    def reset_parameters(self, depth: int) -> None:
-        """Initialise: normal weights by fan-in, residual branches scaled by depth, the head zero."""
-        for name, parameter in self.named_parameters():
-            if name.startswith("head.") or name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            elif parameter.ndim == 2:
-                scale = (2 * depth) ** -0.5 if name.endswith("output.weight") else 1.0
-                nn.init.normal_(parameter, std=scale * parameter.shape[1] ** -0.5)
-
-    def forward(self, inputs_BTCHW: torch.Tensor, calendar_BF: torch.Tensor) -> torch.Tensor:
-        """The next frame, normalised, shape (B, C, H, W).
+    def __call__(self, stream: str, sample: Sample) -> Predictions:
+        """Predictions for a batch of one archive.
 
         Parameters
         ----------
-        inputs_BTCHW
-            Past frames, normalised; missing values count as the channel's mean.
-        calendar_BF
-            Phase of the year and of the day at the target: `loader.calendar_phases`.
+        stream
+            Name of the archive.
+
+        Returns
+        -------
+        dict of torch.Tensor
+            `forecast` and `reconstruction` as from `FieldStream.predict`, or `occupancy` and `feature` as from
+            `HitStream.predict`: what the archive's objective asks for.
         """
-        inputs_BTCHW = torch.where(torch.isfinite(inputs_BTCHW), inputs_BTCHW, 0.0)
-        # Parameters may be gathered in half precision, while the frames themselves are never rounded.
-        half = self.embed.weight.dtype
-        tokens = self.embed(self.grid.patchify(inputs_BTCHW).to(half))
-        place = self.embed_position(self.position_features.to(half))
-        tokens = tokens + place + self.embed_age[:, None] + self.embed_calendar(calendar_BF.to(half))[:, None, None]
-        tokens_BND = tokens.flatten(1, 2)
-        for block in self.blocks:
-            tokens_BND = block(tokens_BND)
-        last = self.norm(tokens_BND[:, -self.grid.num_patches :])
-        change = self.grid.unpatchify(self.head(last), self.channels)
-        return inputs_BTCHW[:, -1] + change.to(inputs_BTCHW.dtype)
+        ...
 
 
-def patch_grid(settings: ModelSettings, frame: Frame) -> PatchGrid:
-    """How the model cuts a frame into patches."""
-    rows, columns = len(frame.latitude), len(frame.longitude)
-    patch = settings.patch or automatic_patch(rows, columns)
-    return PatchGrid(rows=rows, columns=columns, patch=patch, periodic=frame.periodic)
+class SpaceTimeTransformer(nn.Module):
+    """Transformer over the tokens of all frames of a sample together."""
+
+    def __init__(self, settings: ModelSettings, streams: Mapping[str, Stream]) -> None:
+        super().__init__()
+        self.width = settings.width
+        self.streams = nn.ModuleDict(
+            {
+                name: FieldStream(stream, settings) if isinstance(stream, Field) else HitStream(stream, settings)
+                for name, stream in streams.items()
+            }
+        )
+        lattices = {name: stream.lattice for name, stream in self.streams.items() if isinstance(stream, FieldStream)}
+        self.blocks = nn.ModuleList(
+            Block(settings.width, settings.heads, make_mixer(settings, layer, lattices), settings.recompute)
+            for layer in range(settings.depth)
+        )
+        self.norm = nn.RMSNorm(settings.width, eps=1e-6)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise: normal weights by fan-in, residual branches scaled by depth, heads zero."""
+        for name, parameter in self.named_parameters():
+            if ".head_" in name or name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif ".embed_" in name or (parameter.ndim == 2 and not name.endswith("directions")):
+                is_table = not name.endswith("weight")  # a vector for each of some things, whatever the width
+                scale = (2 * len(self.blocks)) ** -0.5 if name.endswith("output.weight") else 1.0
+                nn.init.normal_(parameter, std=scale * (BASE_WIDTH if is_table else parameter.shape[-1]) ** -0.5)
+
+    def forward(self, stream: str, sample: Sample) -> Predictions:
+        """As `SpaceTimeModel.__call__`."""
+        own = self.streams[stream]
+        if isinstance(own, FieldStream):
+            assert isinstance(sample, FieldSample)
+            tokens_BND, filled_BTCS, place = own.tokens(sample)
+            lattice = own.lattice
+        else:
+            assert isinstance(own, HitStream)
+            assert isinstance(sample, HitSample)
+            tokens_BND, place = own.tokens(sample)
+            lattice = own.lattice(sample)
+        for layer, block in enumerate(self.blocks):
+            plan = cast(Block, block).attention.mixer.plan(lattice, tokens_BND.device)
+            kept_B = None if sample.kept_LB is None else sample.kept_LB[layer]
+            tokens_BND = block(tokens_BND, place, plan, kept_B)
+        tokens_BND = self.norm(tokens_BND)
+        return own.predict(tokens_BND, filled_BTCS) if isinstance(own, FieldStream) else own.predict(tokens_BND)
 
 
-def count_parameters(settings: ModelSettings, frame: Frame) -> int:
-    """Parameters of the model, counted on the meta device: nothing is allocated."""
-    with torch.device("meta"):
-        return sum(p.numel() for p in SpaceTimeTransformer(settings, frame).parameters())
+def make_model(settings: ModelSettings, streams: Mapping[str, Stream]) -> nn.Module:
+    """The model that a campaign describes, untrained: ours, or one of the user's own.
+
+    Raises
+    ------
+    UserError
+        When the user's own cannot be imported, or is no model.
+    """
+    if settings.module is None:
+        return SpaceTimeTransformer(settings, streams)
+    where, _, name = settings.module.partition(":")
+    try:
+        factory = getattr(importlib.import_module(where), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"model.module: {settings.module} cannot be imported ({error}); check the path") from None
+    if not callable(factory):
+        raise UserError(f"model.module: {settings.module} is a {type(factory).__name__}; give a function or a class")
+    model = factory(settings, streams)
+    blocks = getattr(model, "blocks", None)
+    if (
+        not isinstance(model, nn.Module)
+        or not isinstance(blocks, Iterable)
+        or not all(isinstance(block, nn.Module) for block in blocks)
+    ):
+        raise UserError(
+            f"model.module: {settings.module} gave {type(model).__name__}, which is no nn.Module with `blocks`, the "
+            "layers that are shared out over ranks; see docs/model.md"
+        )
+    return model

@@ -4,8 +4,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,14 +14,17 @@ import torch.distributed as dist
 from torch import nn
 
 from hyperslab.data.ahead import Reading
-from hyperslab.data.loader import Batch, Loader, Sampling, windows_of
+from hyperslab.data.files import digest_of
+from hyperslab.data.loader import mixed
 from hyperslab.data.order import Order
-from hyperslab.data.store import Store
 from hyperslab.errors import UserError
-from hyperslab.model.objectives import area_weights, weighted_square_error
+from hyperslab.model.config import ModelSettings
+from hyperslab.model.probing import attention_errors, influences, set_probing, settle
+from hyperslab.model.scaling import parameter_groups
 from hyperslab.parallel import catalog, checkpoint
 from hyperslab.parallel.config import CheckpointSettings, TrainSettings
 from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.tasks import Draws, Task
 
 FINAL_LEARNING_RATE = 0.01
 
@@ -38,8 +42,9 @@ class Run:
     """All that a rank needs to train."""
 
     model: nn.Module
-    store: Store
-    sampling: Sampling
+    settings: ModelSettings
+    tasks: tuple[Task, ...]
+    """What is learned from each archive."""
     reading: Reading
     layout: Layout
     train: TrainSettings
@@ -48,6 +53,17 @@ class Run:
     log_every: int
     """Steps between two entries of the metrics."""
     device: torch.device
+
+    @property
+    def data_digest(self) -> str:
+        """What stands for the data of all archives: the digest of the store where there is one."""
+        digests = [task.store.digest for task in self.tasks]
+        return digests[0] if len(digests) == 1 else digest_of(digests)
+
+    def draws(self, turn: int, numbers: range | list[int], *, training: bool) -> Draws:
+        """What chance decides of the samples of these numbers."""
+        rate = self.settings.stochastic_depth if training else 0.0
+        return Draws(seed=self.train.seed, numbers=numbers, turn=turn, depth=self.settings.depth, rate=rate)
 
 
 def train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool]) -> int:
@@ -66,27 +82,35 @@ def train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool]) -> int
         When the data are not those of the checkpoint, or a checkpoint cannot be written or read.
     """
     optimizer = make_optimizer(run.model, run.train)
-    windows = windows_of(run.store, "train", run.sampling)
-    order = Order(seed=run.train.seed, batch=run.train.batch, windows=(windows,))
-    loader = Loader(run.store, windows, run.sampling, reading=run.reading)
-    weights = area_weights(torch.from_numpy(run.store.latitude)).float().to(run.device)
+    windows = tuple(task.windows("train") for task in run.tasks)
+    weights = tuple(task.weight for task in run.tasks)
+    order = Order(seed=run.train.seed, batch=run.train.batch, windows=windows, weights=weights)
+    loaders = [task.loader(own, run.reading) for task, own in zip(run.tasks, windows, strict=True)]
     step = start = _restore(run, optimizer, order)
     slots = run.layout.slots(dist.get_rank(), run.train.batch)
-    batches = loader.training(order, start, run.train.steps, slots)
+    batches = mixed(loaders, order, start, run.train.steps, slots)
     meter, stop = _Meter(start), False
     while step < run.train.steps and not stop:
-        batch = meter.wait(batches)
+        number, batch = meter.wait(batches)
         rate = learning_rate(run.train, step)
-        loss, norm = _step(run, optimizer, batch, weights, rate)
+        if set_probing(run.model, run.settings, step):
+            _average(influences(run.model))
+            settle(run.model)
+        numbers = range(step * run.train.batch + slots.start, step * run.train.batch + slots.stop)
+        draws = run.draws(step, numbers, training=True)
+        loss, norm = _step(run, optimizer, partial(run.tasks[number].loss, run.model, batch, draws, run.device), rate)
         step += 1
-        loss, stop = _agree(run, loss, stop_requested())
+        loss, stop, waited = _agree(run, loss, stop_requested(), meter.latest)
+        meter.waited += waited
         _check_finite(run, loss, step)
         last = step == run.train.steps
         if step % run.log_every == 0 or step == start + 1 or last or stop:
-            numbers = {"train/loss": loss, "train/gradient_norm": norm, "train/learning_rate": rate}
-            metrics.log(step, numbers | meter.read(step, run.train.batch))
+            values = {"train/loss": loss, "train/gradient_norm": norm, "train/learning_rate": rate}
+            if len(run.tasks) > 1:
+                values[f"train/loss/{run.tasks[number].name}"] = loss
+            metrics.log(step, values | meter.read(step, run.train.batch))
         if step % run.train.validate_every == 0 or last:
-            metrics.log(step, {"validation/loss": validate(run, weights)})
+            metrics.log(step, validate(run))
         if step % run.checkpoints.every == 0 or last or stop:
             _save(run, optimizer, order, step)
     batches.close()
@@ -99,12 +123,15 @@ class _Meter:
     def __init__(self, step: int) -> None:
         self.step = step
         self.since = time.perf_counter()
+        self.latest = 0.0
+        """Seconds that this rank waited for its latest batch."""
         self.waited = 0.0
+        """Seconds waited since the last reading, as `_agree` gives them."""
 
-    def wait(self, batches: Iterator[Batch]) -> Batch:
+    def wait(self, batches: Iterator[tuple[int, Any]]) -> tuple[int, Any]:
         asked = time.perf_counter()
         batch = next(batches)
-        self.waited += time.perf_counter() - asked
+        self.latest = time.perf_counter() - asked
         return batch
 
     def read(self, step: int, batch: int) -> dict[str, float]:
@@ -119,12 +146,18 @@ class _Meter:
         return {"speed/samples_per_second": speed, **waited}
 
 
-def _agree(run: Run, loss: float, stop: bool) -> tuple[float, bool]:
-    """The mean loss of all ranks, and whether any of them was asked to stop: one reduction carries both."""
-    shared = torch.tensor([loss, float(stop)], dtype=torch.float64, device=run.device)
+def _agree(run: Run, loss: float, stop: bool, waited: float) -> tuple[float, bool, float]:
+    """The mean loss of all ranks, whether any of them was asked to stop, and the longest wait for input of any.
+
+    One reduction carries all of it. Every rank waits in it for the one that waits for input, so that the longest wait
+    is what input costs the step.
+    """
+    waits = [0.0] * dist.get_world_size()
+    waits[dist.get_rank()] = waited
+    shared = torch.tensor([loss, float(stop), *waits], dtype=torch.float64, device=run.device)
     dist.all_reduce(shared)
-    total, stops = shared.tolist()
-    return total / dist.get_world_size(), stops > 0
+    total, stops, *waits = shared.tolist()
+    return total / dist.get_world_size(), stops > 0, max(waits)
 
 
 def _check_finite(run: Run, loss: float, step: int) -> None:
@@ -135,14 +168,16 @@ def _check_finite(run: Run, loss: float, step: int) -> None:
         )
 
 
+def _average(tensors: list[torch.Tensor]) -> None:
+    """Make tensors of every rank their mean over all ranks."""
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+        tensor /= dist.get_world_size()
+
+
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only."""
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    others = [p for p in model.parameters() if p.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
+    """AdamW with weight decay on matrices only, and learning rates by width."""
+    groups = parameter_groups(model, settings.learning_rate, settings.weight_decay)
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.95))
 
 
@@ -155,30 +190,53 @@ def learning_rate(settings: TrainSettings, step: int) -> float:
     return settings.learning_rate * (FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * cosine)
 
 
-def validate(run: Run, weights: torch.Tensor) -> float:
-    """Mean loss over validation windows, shared out over the ranks; the same on all of them."""
-    windows = windows_of(run.store, "validation", run.sampling)
+def validate(run: Run) -> dict[str, float]:
+    """Mean loss over validation windows, of each archive and of all, and what attention misses; the same on all ranks.
+
+    The windows are shared out over the ranks.
+    """
+    set_probing(run.model, run.settings, None)
+    run.model.eval()
+    with torch.no_grad():
+        losses = {task.name: _validation_loss(run, task) for task in run.tasks}
+        errors = _attention_errors(run)
+    run.model.train()
+    values = {"validation/loss": sum(losses.values()) / len(losses)} | errors
+    if len(losses) > 1:
+        values |= {f"validation/loss/{name}": loss for name, loss in losses.items()}
+    return values
+
+
+def _validation_loss(run: Run, task: Task) -> float:
+    windows = task.windows("validation")
     count = min(len(windows), run.train.validation_windows)
     numbers = np.linspace(0, len(windows) - 1, count).round().astype(int).tolist()
     # Gathering parameters needs every rank, so all take as many forward passes; surplus ones do not count.
     own = range(dist.get_rank(), -(-count // dist.get_world_size()) * dist.get_world_size(), dist.get_world_size())
     total = torch.zeros((), dtype=torch.float64, device=run.device)
-    run.model.eval()
-    with torch.no_grad():
-        loader = Loader(run.store, windows, run.sampling, reading=run.reading)
-        for place, batch in zip(own, loader.in_order([numbers[i % count] for i in own], 1), strict=True):
-            total += _loss(run, batch, weights).double() * (place < count)
-    run.model.train()
+    loader = task.loader(windows, run.reading)
+    for place, batch in zip(own, loader.in_order([numbers[i % count] for i in own], 1), strict=True):
+        draws = run.draws(place, [numbers[place % count]], training=False)
+        total += task.loss(run.model, batch, draws, run.device).double() * (place < count)
     dist.all_reduce(total)
     return float(total) / count
 
 
+def _attention_errors(run: Run) -> dict[str, float]:
+    """What attention of each layer misses of exact attention, on one validation window of the first archive."""
+    task = run.tasks[0]
+    (batch,) = task.loader(task.windows("validation"), run.reading).in_order([0], 1)
+    draws = run.draws(0, [0], training=False)
+    errors = attention_errors(run.model, task.lattice, lambda: task.loss(run.model, batch, draws, run.device))
+    return {f"attention/{name}": value for name, value in errors.items()}
+
+
 def _step(
-    run: Run, optimizer: torch.optim.Optimizer, batch: Batch, weights: torch.Tensor, rate: float
+    run: Run, optimizer: torch.optim.Optimizer, loss_of: Callable[[], torch.Tensor], rate: float
 ) -> tuple[float, float]:
     for group in optimizer.param_groups:
-        group["lr"] = rate
-    loss = _loss(run, batch, weights)
+        group["lr"] = rate * group["scale"]
+    loss = loss_of()
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     norm = nn.utils.clip_grad_norm_(run.model.parameters(), run.train.clip_norm)
@@ -186,13 +244,10 @@ def _step(
     return float(loss.detach()), float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
-def _loss(run: Run, batch: Batch, weights: torch.Tensor) -> torch.Tensor:
-    forecast = run.model(batch.inputs.to(run.device), batch.calendar[:, 0].to(run.device))
-    return weighted_square_error(forecast, batch.target[:, 0].to(run.device), weights)
-
-
 def _save(run: Run, optimizer: torch.optim.Optimizer, order: Order, step: int) -> None:
-    progress = catalog.Progress(step=step, store_digest=run.store.digest, order_digest=order.digest(step))
+    # What each rank has measured itself would be lost but for one rank's.
+    _average(influences(run.model))
+    progress = catalog.Progress(step=step, store_digest=run.data_digest, order_digest=order.digest(step))
     checkpoint.save(run.checkpoint_dir, run.model, optimizer, progress, run.checkpoints.keep)
 
 
@@ -202,9 +257,9 @@ def _restore(run: Run, optimizer: torch.optim.Optimizer, order: Order) -> int:
     if path is None:
         return 0
     progress = catalog.read_progress(path)
-    if progress.store_digest != run.store.digest:
+    if progress.store_digest != run.data_digest:
         raise UserError(
-            f"{path}: was trained on the store {progress.store_digest[:12]}, found {run.store.digest[:12]}; "
+            f"{path}: was trained on the store {progress.store_digest[:12]}, found {run.data_digest[:12]}; "
             "a run goes on only on its own data: restore them, or start a new campaign"
         )
     if progress.order_digest != order.digest(progress.step):

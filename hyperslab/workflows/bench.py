@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 import typer
 from rich.table import Table
 
@@ -20,7 +21,7 @@ def _group() -> None:
 
 @app.command()
 def read(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="A store, its URL, or a campaign's directory.")],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A store or its URL, or a campaign's directory.")],
     split: Annotated[str, typer.Option(help="The split whose windows are read.")] = "train",
     frames: Annotated[int | None, typer.Option(min=1, help="Frames in a sample: 2, or 1 event.")] = None,
     parts: Annotated[
@@ -32,10 +33,10 @@ def read(
     cold: Annotated[bool, typer.Option("--cold", help="Let the system forget the store first.")] = False,
 ) -> None:
     """Read random samples: how many a second, beside the same chunks fetched and decompressed and nothing else."""
-    from hyperslab.data.ahead import Reading
+    from hyperslab.data.ahead import MAX_WORKERS, Reading
     from hyperslab.data.frames import SPLITS, find_windows
     from hyperslab.data.loader import Sampling
-    from hyperslab.data.speed import make_loader, measure
+    from hyperslab.data.speed import make_loader, measure, needed_bytes
     from hyperslab.data.store import open_store, place_of
     from hyperslab.data.tiles import make_tile
 
@@ -64,8 +65,15 @@ def read(
             f"{store}: the {split} split has no unbroken window of {sampling.span} frames; choose another --frames "
             "or --split"
         )
-    for count in _numbers(workers, "--workers") or [1]:
-        speed = measure(make_loader(opened, split, sampling, tile, Reading(workers=count)), batch, seconds, cold=cold)
+    for count in _numbers(workers, "--workers", MAX_WORKERS) or [1]:
+        loader = make_loader(opened, split, sampling, tile, Reading(workers=count))
+        needed, free = needed_bytes(loader, batch), psutil.virtual_memory().available
+        if needed > free:
+            raise UserError(
+                f"--batch: {batch} samples of {sampling.history} frames take {needed / 1e6:,.0f} MB with {count} "
+                f"worker(s), {free / 1e6:,.0f} MB of memory are free; give a smaller --batch, --frames or --workers"
+            )
+        speed = measure(loader, batch, seconds, cold=cold)
         table.add_row(
             str(count),
             f"{speed.samples / speed.seconds:.0f}",
@@ -76,9 +84,12 @@ def read(
     console.print(table)
 
 
-def _numbers(text: str, option: str) -> list[int]:
-    """Positive whole numbers, separated by commas."""
+def _numbers(text: str, option: str, most: int | None = None) -> list[int]:
+    """Whole numbers from 1 on, separated by commas."""
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isdecimal() and int(word) > 0 for word in words) or (text and not words):
-        raise UserError(f"{option}: found {text!r}; give whole numbers from 1 on, such as 1,2,4")
-    return [int(word) for word in words]
+    # Python itself turns no more than some thousand digits into a number.
+    numbers = [int(word) if word.isdecimal() and len(word) < 10 else 0 for word in words]
+    if any(not 1 <= number <= (most or number) for number in numbers) or (text and not words):
+        bounds = f"from 1 to {most}" if most else "from 1 on"
+        raise UserError(f"{option}: found {text[:40]!r}; give whole numbers {bounds}, such as 1,2,4")
+    return numbers

@@ -11,17 +11,22 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
 
 from hyperslab.data.config import DataSettings
+from hyperslab.data.sources.paths import absolute
 from hyperslab.errors import UserError, disk_error
-from hyperslab.model.config import ModelSettings, ObjectiveSettings
+from hyperslab.model.config import ModelSettings, ObjectiveSettings, TokenSettings
 from hyperslab.parallel.config import CheckpointSettings, ParallelSettings, TrainSettings
 from hyperslab.settings import Settings, override, parse, read_yaml
 from hyperslab.site_configs.schema import Site
+
+MAIN = "main"
+"""Name of the archive that a campaign stages itself."""
+StreamName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 
 
 class EvaluateSettings(Settings):
@@ -29,6 +34,17 @@ class EvaluateSettings(Settings):
 
     rollout: int = Field(default=3, ge=1)
     """Forecast steps in the skill table, each `objective.lead` frames long."""
+
+
+class JointSettings(TokenSettings):
+    """Another archive, staged before, that trains the same layers."""
+
+    store: str = Field(min_length=1)
+    """A finished store, or the directory of the campaign that staged it; relative to the campaign file."""
+    weight: float = Field(default=1.0, gt=0)
+    """Steps that draw from it, for each one that draws from `data`."""
+    objective: ObjectiveSettings = ObjectiveSettings()
+    """What the model learns from it."""
 
 
 class TrackSettings(Settings):
@@ -48,6 +64,7 @@ class Campaign(Settings):
     data: DataSettings
     model: ModelSettings = ModelSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
+    joint: dict[StreamName, JointSettings] = Field(default={})
     train: TrainSettings = TrainSettings()
     parallel: ParallelSettings = ParallelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
@@ -61,6 +78,13 @@ class Campaign(Settings):
             raise ValueError(
                 "must be up to 100 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
             )
+        return value
+
+    @field_validator("joint")
+    @classmethod
+    def _other_names(cls, value: dict[str, JointSettings]) -> dict[str, JointSettings]:
+        if MAIN in value:
+            raise ValueError(f"`{MAIN}` is the archive of `data`; choose another name")
         return value
 
     @model_validator(mode="after")
@@ -87,7 +111,11 @@ def load_campaign(path: Path, assignments: list[str]) -> Campaign:
     content = override({"name": path.stem, **read_yaml(path)}, assignments)
     campaign = parse(Campaign, content, str(path))
     folder = path.resolve().parent
-    return campaign.model_copy(update={"data": campaign.data.located(folder)})
+    joint = {
+        name: other.model_copy(update={"store": absolute(other.store, folder)})
+        for name, other in campaign.joint.items()
+    }
+    return campaign.model_copy(update={"data": campaign.data.located(folder), "joint": joint})
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,11 +108,12 @@ def _drive(directory: CampaignDir) -> None:
     from hyperslab.data.files import read_json
     from hyperslab.workflows.progress import watching
     from hyperslab.workflows.run import drive
-    from hyperslab.workflows.steps.report import skill_table
+    from hyperslab.workflows.steps.report import skill_tables
 
     with watching(directory, directory.read(), console) as watch:
         drive(directory, watch)
-    console.print(skill_table(read_json(directory.evaluation / "skill.json")))
+    for table in skill_tables(read_json(directory.evaluation / "skill.json")):
+        console.print(table)
     console.print(f"plots: {directory.report}", soft_wrap=True)
     console.print(f"browse it: hyperslab ui {directory.path}", soft_wrap=True)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hyperslab.data.files import read_json
-from hyperslab.workflows.campaign import Campaign, CampaignDir
+from hyperslab.workflows.campaign import MAIN, Campaign, CampaignDir
 from hyperslab.workflows.journal import Journal, read_metrics, spools
 
 if TYPE_CHECKING:
@@ -203,8 +203,9 @@ def _relay_outcome(client: "MlflowClient", run: "Run", directory: CampaignDir) -
     skill = read_json(directory.evaluation / "skill.json")
     when = int(reported["time"] * 1000)
     metrics = [
-        Metric(f"skill/{row['kind']}/{score}/{row['channel']}", row[score], when, row["lead"])
-        for row in skill["rows"]
+        Metric(f"skill/{_prefix(table)}{row['kind']}/{score}/{row['channel']}", row[score], when, row["lead"])
+        for table in skill["tables"]
+        for row in table["rows"]
         for score in ("rmse", "acc")
         if row[score] is not None
     ]
@@ -212,6 +213,11 @@ def _relay_outcome(client: "MlflowClient", run: "Run", directory: CampaignDir) -
     client.log_artifacts(run.info.run_id, str(directory.report), "report")
     client.log_artifact(run.info.run_id, str(directory.campaign_file))
     client.set_terminated(run.info.run_id, "FINISHED", when)
+
+
+def _prefix(table: dict[str, Any]) -> str:
+    """What goes before the names of an archive's scores: nothing for the campaign's own."""
+    return "" if table["archive"] == MAIN else f"{table['archive']}/"
 
 
 def _relay_status(client: "MlflowClient", run: "Run", directory: CampaignDir) -> None:

@@ -1,9 +1,13 @@
 """A hyperslab is what Zarr-Python reads; nothing that is damaged, missing or slow passes for values."""
 
+import gc
 import itertools
 import math
 import os
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperslab.data import chunks
-from hyperslab.data.chunks import Shard, ShardedArray
+from hyperslab.data.chunks import WATCH, Shard, ShardedArray, Unwanted, Watch
 from hyperslab.data.recipe import ArrayPlan
 from hyperslab.data.shard import COMPRESSORS, ShardWriter, fill_value
 from hyperslab.errors import UserError
@@ -172,13 +176,135 @@ def test_a_read_that_fails_now_and_then_is_tried_again(
     np.testing.assert_array_equal(array.read(slice(0, 11)), values)
 
 
-def test_a_read_that_goes_on_failing_names_the_shard(array: ShardedArray, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_goes_on_failing_names_the_shard_and_the_chunk(
+    array: ShardedArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(self: Shard, buffer: memoryview, start: int) -> int:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(Shard, "read_into", broken)
-    with pytest.raises(UserError, match=r"c/0/0/0/0: cannot be read \(.*Input/output error\), tried 3 times"):
+    message = (
+        r"values/c/0/0/0/0: cannot be read \(chunk \(1, 0, 2, 1\): \[Errno 5\] Input/output error\), tried 3 times; "
+        "look at the file system, or mend the store with `hyperslab repair`"
+    )
+    # Frame 3 is in the second chunk of two frames, row 6 in the third of three, column 5 in the second of four.
+    with pytest.raises(UserError, match=message):
+        array.read(slice(3, 4), slice(0, 2), slice(6, 7), slice(5, 6))
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    """What this thread reads, watched."""
+    token = WATCH.set(Watch())
+    yield WATCH.get()
+    WATCH.reset(token)
+
+
+def test_a_failed_read_is_tried_again_after_longer_and_longer_pauses(
+    array: ShardedArray, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    pauses: list[float] = []
+
+    def broken(self: Shard, buffer: memoryview, start: int) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Shard, "read_into", broken)
+    monkeypatch.setattr(watch.over, "wait", pauses.append)
+    with pytest.raises(UserError, match="tried 5 times"):
         array.read(slice(0, 1))
+    assert pauses == [0.1, 0.5, 2.0, 5.0]
+
+
+def test_a_file_handle_that_has_gone_stale_is_opened_anew(
+    array: ShardedArray, values: npt.NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale, original = array.open_shard(0), Shard.read_into
+
+    def read_into(self: Shard, buffer: memoryview, start: int) -> int:
+        if self is stale:
+            raise OSError(116, "Stale file handle")
+        return original(self, buffer, start)
+
+    monkeypatch.setattr(Shard, "read_into", read_into)
+    np.testing.assert_array_equal(array.read(slice(0, 4)), values[:4])
+
+
+def test_a_shard_that_is_opened_anew_is_read_by_its_new_index(
+    tmp_path: Path, array: ShardedArray, values: npt.NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, replaced = Shard.read_into, [False]
+
+    def read_into(self: Shard, buffer: memoryview, start: int) -> int:
+        if not replaced[0]:
+            # Staged again meanwhile: what compresses to nothing in the first chunk moves all the others.
+            other = values.copy()
+            other[0] = 0
+            write(tmp_path, other, CHUNK, SHARD_LENGTH)
+            replaced[0] = True
+            raise OSError(116, "Stale file handle")
+        return original(self, buffer, start)
+
+    monkeypatch.setattr(Shard, "read_into", read_into)
+    np.testing.assert_array_equal(array.read(slice(1, 4)), values[1:4])
+
+
+def test_nothing_is_read_for_those_who_are_gone(array: ShardedArray, watch: Watch) -> None:
+    watch.over.set()
+    with pytest.raises(Unwanted):
+        array.read(slice(0, 1))
+
+
+def test_a_pause_ends_with_the_wish_to_read(array: ShardedArray, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "RETRY_SECONDS", (3600.0,))
+
+    def broken(self: Shard, buffer: memoryview, start: int) -> int:
+        threading.Timer(0.05, watch.over.set).start()
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Shard, "read_into", broken)
+    with pytest.raises(Unwanted):
+        array.read(slice(0, 1))
+
+
+def test_the_watch_says_what_is_read_and_when_an_answer_came(
+    array: ShardedArray, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, said = Shard.read_into, []
+
+    def read_into(self: Shard, buffer: memoryview, start: int) -> int:
+        said.append(watch.in_flight())
+        return original(self, buffer, start)
+
+    monkeypatch.setattr(Shard, "read_into", read_into)
+    began = time.monotonic()
+    array.read(slice(4, 5))
+    assert set(said) == {str(array.path / "c/1/0/0/0")}
+    assert began <= watch.answered <= time.monotonic()
+    assert watch.in_flight() == "a read"
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 4, 11])
+def test_an_empty_range_is_empty(array: ShardedArray, start: int) -> None:
+    # Inside a chunk, between two, between two shards, and at the end.
+    assert array.read(slice(start, start)).shape == (0, 2, 7, 9)
+    assert list(array.touched(slice(start, start))) == []
+    assert array.read(slice(0, 4), slice(0, 2), slice(3, 3)).shape == (4, 2, 0, 9)
+
+
+def test_a_shard_of_another_size_than_was_staged_is_not_read(array: ShardedArray) -> None:
+    first, second = (array.path.joinpath("c", str(part), "0", "0", "0") for part in (0, 1))
+    sizes = [file.stat().st_size for file in (first, second)]
+    assert sizes[0] != sizes[1]
+    recorded = replace(array, staged_bytes=lambda part: sizes[part] if part < 2 else None)
+    np.testing.assert_array_equal(recorded.read(slice(0, 11)), array.read(slice(0, 11)))
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    swapped = replace(recorded)
+    message = rf"c/0/0/0/0: cannot be read \(has {sizes[1]:,} bytes, {sizes[0]:,} were staged: it is another file"
+    with pytest.raises(UserError, match=message):
+        swapped.read(slice(0, 1))
 
 
 def test_a_short_read_is_tried_again(
@@ -193,11 +319,65 @@ def test_a_short_read_is_tried_again(
     np.testing.assert_array_equal(array.read(slice(0, 4)), values[:4])
 
 
-def test_only_so_many_shards_are_kept_open(
+def open_files(folder: Path) -> list[str]:
+    """Files of a folder that this process has open."""
+    return sorted(
+        str(path.resolve().relative_to(folder))
+        for path in Path("/proc/self/fd").iterdir()
+        if str(path.resolve()).startswith(f"{folder}/")
+    )
+
+
+def test_a_process_keeps_only_so_many_shards_open(
+    tmp_path: Path, values: npt.NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "MAX_OPEN_SHARDS", 3)
+    first, second = (write(tmp_path / name, values, (1, 2, 7, 9), 1) for name in ("first", "second"))
+    np.testing.assert_array_equal(first.read(slice(0, 11)), values)
+    np.testing.assert_array_equal(second.read(slice(0, 2)), values[:2])
+    # Those that were used last, of all arrays.
+    assert open_files(tmp_path) == [
+        "first/values/c/10/0/0/0", "second/values/c/0/0/0/0", "second/values/c/1/0/0/0",
+    ]  # fmt: skip
+    first.read(slice(10, 11))
+    second.read(slice(5, 6))
+    assert open_files(tmp_path) == [
+        "first/values/c/10/0/0/0", "second/values/c/1/0/0/0", "second/values/c/5/0/0/0",
+    ]  # fmt: skip
+
+
+def test_far_fewer_shards_are_kept_open_than_files_may_be() -> None:
+    # The soft limit of most systems is 1024 files.
+    assert chunks.MAX_OPEN_SHARDS <= 1024 // 4
+
+
+def test_the_shards_of_an_array_that_is_gone_are_closed(tmp_path: Path, values: npt.NDArray[np.float32]) -> None:
+    array = write(tmp_path, values, CHUNK, SHARD_LENGTH)
+    array.read(slice(0, 11))
+    assert len(open_files(tmp_path)) == 3
+    del array
+    gc.collect()
+    assert open_files(tmp_path) == []
+
+
+def test_many_threads_share_the_few_shards_that_are_open(
     tmp_path: Path, values: npt.NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "MAX_OPEN_SHARDS", 2)
     array = write(tmp_path, values, (1, 2, 7, 9), 1)
-    np.testing.assert_array_equal(array.read(slice(0, 11)), values)
-    handles = [path for path in Path("/proc/self/fd").iterdir() if str(tmp_path) in str(path.resolve())]
-    assert len(handles) == 2
+    wrong: list[object] = []
+
+    def read(seed: int) -> None:
+        try:
+            for frame in np.random.default_rng(seed).integers(0, 11, 200).tolist():
+                np.testing.assert_array_equal(array.read(slice(frame, frame + 1))[0], values[frame])
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(open_files(tmp_path)) <= 2

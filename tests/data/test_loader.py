@@ -1,6 +1,10 @@
 import logging
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Generator
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,9 +19,11 @@ from moto.server import ThreadedMotoServer
 
 from hyperslab.data import chunks
 from hyperslab.data.ahead import Reading
+from hyperslab.data.buffers import shared_buffers
 from hyperslab.data.chunks import Shard
 from hyperslab.data.clock import Clock
-from hyperslab.data.loader import Batch, Loader, Sampling, calendar_phases, windows_of
+from hyperslab.data.frames import find_windows
+from hyperslab.data.loader import Batch, Loader, Sampling, calendar_phases, mixed, windows_of
 from hyperslab.data.order import Order, sample_at
 from hyperslab.data.store import Store, open_store, place_of
 from hyperslab.data.tiles import make_tile
@@ -80,7 +86,19 @@ def test_a_batch_holds_the_frames_of_its_windows_normalised(opened: Store) -> No
     np.testing.assert_allclose(batch.inputs.numpy(), inputs, atol=1e-5)
     np.testing.assert_allclose(batch.target.numpy(), target, atol=1e-5)
     np.testing.assert_array_equal(batch.target_time, opened.time[[[11, 14], [6, 9], [11, 14]]])
-    np.testing.assert_array_equal(batch.calendar.numpy(), calendar_phases(batch.target_time, Clock()))
+    times = opened.time[[[5, 8, 11, 14], [0, 3, 6, 9], [5, 8, 11, 14]]]
+    assert batch.calendar.shape == (3, 4, 4)
+    np.testing.assert_array_equal(batch.calendar.numpy(), calendar_phases(times, Clock()))
+
+
+def test_a_batch_without_targets_holds_what_goes_in(opened: Store) -> None:
+    sampling = Sampling(history=3, lead=2, rollout=0)
+    batch = Loader(opened, windows_of(opened, "train", sampling), sampling).read([4])
+    # All frames go in: 4, 6 and 8.
+    np.testing.assert_allclose(batch.inputs.numpy(), normalised(opened)[[[4, 6, 8]]], atol=1e-5)
+    assert batch.target.shape == (1, 0, 2, 3, 4)
+    assert batch.target_time.shape == (1, 0)
+    np.testing.assert_array_equal(batch.calendar.numpy(), calendar_phases(opened.time[[[4, 6, 8]]], Clock()))
 
 
 def test_windows_of_a_later_split_begin_with_its_first_frame(opened: Store) -> None:
@@ -351,21 +369,162 @@ def test_a_read_that_comes_back_late_does_not_touch_what_is_in_use(
 def test_samples_lie_in_page_locked_memory_where_asked(
     opened: Store, numbers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, empty = [], torch.empty
+    pinned, empty = set(), torch.empty
 
     def noted(*shape: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
         tensor = empty(*shape, **options)
         if pin_memory:
-            asked.append(tensor.data_ptr())
+            pinned.add(tensor.untyped_storage().data_ptr())
         return tensor
 
+    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in pinned:
+            copied.append(tensor.shape)
+            tensor = tensor.clone()
+            pinned.add(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    copied: list[torch.Size] = []
     monkeypatch.setattr(torch, "empty", noted)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
     sampling = Sampling(history=3, lead=1, rollout=2)
     loader = Loader(opened, windows_of(opened, "train", sampling), sampling, reading=Reading(pin=True))
     # Windows alone, and windows that share most of their frames.
-    assert loader.read(numbers).inputs.data_ptr() in asked
+    batch = loader.read(numbers)
+    tensors = [held for field in fields(batch) if isinstance(held := getattr(batch, field.name), torch.Tensor)]
+    assert len(tensors) == 3
+    assert all(tensor.untyped_storage().data_ptr() in pinned for tensor in tensors)
+    # The samples were read into such memory, and not copied there.
+    assert copied == [(len(numbers), 5, 4)]
 
 
 def test_no_windows_are_an_empty_batch(opened: Store) -> None:
     sampling = Sampling(history=1, lead=1)
     assert Loader(opened, windows_of(opened, "train", sampling), sampling).read([]).inputs.shape == (0, 1, 2, 3, 4)
+
+
+def test_an_order_of_other_windows_is_refused(opened: Store) -> None:
+    sampling = Sampling(history=1, lead=1)
+    train, validation = (windows_of(opened, split, sampling) for split in ("train", "validation"))
+    loader, other = Loader(opened, train, sampling), Loader(opened, validation, sampling)
+    both = Order(seed=0, batch=2, windows=(train, validation), weights=(1.0, 1.0))
+    with pytest.raises(ValueError, match=r"^order: draws from 2 store\(s\), found windows of 1; .* to `mixed`$"):
+        loader.training(both, 0, 5, range(2))
+    message = "^order: draws from 23 windows of 2 frames of store 0, found 7 other ones of 2; make the order of the "
+    with pytest.raises(ValueError, match=message):
+        other.training(Order(seed=0, batch=2, windows=(train,)), 0, 5, range(2))
+    # The right loaders, in the wrong order.
+    with pytest.raises(ValueError, match=message):
+        mixed([other, loader], both, 0, 5, range(2))
+    assert len(list(mixed([loader, other], both, 0, 5, range(2)))) == 5
+
+
+def test_runs_that_take_other_frames_of_equal_windows_are_told_apart(opened: Store) -> None:
+    # Both take 5 frames from the first input to the target.
+    samplings = Sampling(history=4, lead=1), Sampling(history=2, lead=2)
+    windows = [windows_of(opened, "train", sampling) for sampling in samplings]
+    assert windows[0].span == windows[1].span == 5
+    digests = {Order(seed=0, batch=2, windows=(found,)).digest(3) for found in windows}
+    assert len(digests) == 2
+
+
+def test_windows_too_short_for_a_sample_are_refused(opened: Store) -> None:
+    windows = find_windows(opened.segment, opened.valid, opened.splits["train"], 4)
+    with pytest.raises(ValueError, match=r"a sample spans 5 frames, the windows 4; find them with `windows_of`"):
+        Loader(opened, windows, Sampling(history=2, lead=2))
+
+
+@pytest.mark.parametrize("numbers", [[0, 9], list(range(12)), []])
+def test_a_batch_says_the_memory_it_takes(opened: Store, numbers: list[int]) -> None:
+    sampling = Sampling(history=3, lead=1, rollout=2)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
+    # 5 frames of 2 channels on 3 x 4 points, of 4 bytes.
+    expected = len(numbers) * 5 * 2 * 3 * 4 * 4
+    if len(numbers) == 12:
+        # Windows 0 to 11 are the frames 0 to 15, which are read once and then copied.
+        expected += 16 * 2 * 3 * 4 * 4
+    assert loader.job(np.asarray(numbers, np.int64)).size_bytes == expected
+
+
+@pytest.mark.parametrize("sampling", [Sampling(history=2, lead=1), Sampling(history=7, lead=1)])
+def test_batches_and_the_memory_that_waits_for_them_stay_within_the_allowance(
+    opened: Store, sampling: Sampling
+) -> None:
+    # Windows of 8 frames share most of them, so that no two batches take the same memory to read.
+    windows, buffers = windows_of(opened, "train", sampling), shared_buffers(pin=False)
+    order, before = Order(seed=0, batch=9, windows=(windows,)), buffers.held_bytes
+    loader = Loader(opened, windows, sampling)
+    largest = max(loader.job(order.draw(step, range(9))[1]).size_bytes for step in range(100))
+    reading = Reading(memory_bytes=5 * largest, workers=2)
+    most = 0
+    for batch in Loader(opened, windows, sampling, reading=reading).training(order, 0, 100, range(9)):
+        time.sleep(0.001)  # for as much to be read ahead as may be
+        most = max(most, buffers.held_bytes - before)
+        assert len(batch.inputs) == 9
+    assert largest < most <= 5 * largest
+
+
+def test_stores_of_a_mixture_share_the_allowance(opened: Store) -> None:
+    sampling, buffers = Sampling(history=1, lead=1), shared_buffers(pin=False)
+    windows, before = windows_of(opened, "train", sampling), buffers.held_bytes
+    loaders = [Loader(opened, windows, sampling, reading=Reading(memory_bytes=1)) for _ in range(8)]
+    order = Order(seed=0, batch=4, windows=(windows,) * 8, weights=(1.0,) * 8)
+    for _, batch in mixed(loaders, order, 0, 60, range(4)):
+        assert batch.inputs.shape[0] == 4
+    # 4 samples of 2 frames of 2 channels on 3 x 4 points: 768 bytes. In use, handed over and ahead are three of them.
+    assert buffers.held_bytes - before <= 3 * 768
+
+
+def test_reading_that_waits_to_try_again_ends_with_its_reader(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "RETRY_SECONDS", (3600.0,))
+    original, failed = Shard.read_into, threading.Event()
+
+    def broken(self: Shard, buffer: memoryview, start: int) -> int:
+        if "/c/1/" not in str(self.file):
+            return original(self, buffer, start)
+        failed.set()
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Shard, "read_into", broken)
+    sampling = Sampling(history=1, lead=1)
+    loader = Loader(opened, windows_of(opened, "train", sampling), sampling)
+    # Window 0 lies in the first shard, window 16 in the second one.
+    batches = loader.in_order([0, 16], batch=1)
+    next(batches)
+    assert failed.wait(30)
+    before = threading.active_count()
+    batches.close()
+    assert threading.active_count() == before - 1
+
+
+LIVE_AT_EXIT = """
+import atexit, sys, threading
+from pathlib import Path
+
+def at_last():
+    print([thread.name for thread in threading.enumerate() if thread.name == "loader"], store.read(0, 1).shape)
+
+atexit.register(at_last)  # the first to be registered is the last to be called
+
+from hyperslab.data.ahead import Reading
+from hyperslab.data.loader import Loader, Sampling, windows_of
+from hyperslab.data.order import Order
+from hyperslab.data.store import open_store
+
+store, sampling = open_store(Path(sys.argv[1])), Sampling(history=1, lead=1)
+windows = windows_of(store, "train", sampling)
+order = Order(seed=1, batch=8, windows=(windows,))
+batches = Loader(store, windows, sampling, reading=Reading(workers=4)).training(order, 0, 10**6, range(8))
+next(batches)
+print(sum(thread.name == "loader" for thread in threading.enumerate()))
+sys.exit(0)
+"""
+
+
+def test_a_process_ends_well_while_it_reads_ahead(finished_store: Path) -> None:
+    command = [sys.executable, "-c", LIVE_AT_EXIT, str(finished_store)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    # Its threads are gone before the interpreter is, and the shards that were open can still be read.
+    assert ended.stdout == "4\n[] (1, 2, 3, 4)\n"
+    assert ended.stderr == ""
+    assert ended.returncode == 0

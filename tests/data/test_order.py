@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hyperslab.data import order
 from hyperslab.data.frames import Ints, Windows, find_windows
+from hyperslab.data.loader import SampleWindows, Sampling
 from hyperslab.data.order import Order, sample_at, samples_at
 from hyperslab.errors import UserError
 
@@ -225,6 +226,17 @@ def test_the_digest_changes_with_all_that_decides_the_order() -> None:
         order_of(one, one, weights=(2.0, 1.0)).digest(25),
     ]
     assert len(set(digests)) == len(digests)
+
+
+def test_the_digest_changes_with_what_is_taken_of_the_windows() -> None:
+    one = windows_of_one_run(50, span=5)
+    # All of them span 5 frames: 4 and a target, 2 and a target every other frame, 5 without a target.
+    samplings = [Sampling(history=4, lead=1), Sampling(history=2, lead=2), Sampling(history=5, lead=1, rollout=0)]
+    assert {sampling.span for sampling in samplings} == {5}
+    digests = {
+        order_of(SampleWindows(one.starts, one.offsets, one.span, sampling)).digest(25) for sampling in samplings
+    }
+    assert len(digests) == 3
 
 
 @pytest.mark.parametrize("changed", [0, 999])

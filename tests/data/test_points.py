@@ -54,6 +54,9 @@ def test_a_batch_holds_the_points_of_its_windows(store: Store) -> None:
     std = np.where(store.std > 0, store.std, 1)
     np.testing.assert_allclose(batch.feature, (feature - store.mean) / std, rtol=1e-4, atol=1e-5)
     assert batch.labels is not None
+    assert (batch.position.dtype, batch.feature.dtype) == (torch.float32, torch.float32)
+    # Labels are classes and numbers of particles.
+    assert batch.labels.dtype == torch.int64
     np.testing.assert_array_equal(batch.labels, np.concatenate([block["labels"] for block in blocks]))
     assert batch.frame.tolist() == [0] * 58
 
@@ -67,6 +70,67 @@ def test_a_padded_batch_says_what_is_padding(store: Store) -> None:
     assert not rows[~mask].any()
     # The points of a window come first in its row.
     assert mask[0].tolist() == [True] + [False] * 39
+
+
+def test_an_empty_batch_is_padded_to_nothing(store: Store) -> None:
+    batch = loader_of(store).read([])
+    rows, mask = batch.padded(batch.feature)
+    assert rows.shape == (0, 0, batch.feature.shape[1])
+    assert mask.shape == (0, 0)
+
+
+def test_a_mask_is_made_where_its_values_are(store: Store) -> None:
+    batch = loader_of(store).read([3, 0])
+    rows, mask = batch.padded(torch.empty(batch.feature.shape, device="meta"))
+    assert rows.device == mask.device == torch.device("meta")
+
+
+def test_events_without_points_are_read_as_such(store: Store) -> None:
+    # Event 2 has none.
+    for start, stop in ((2, 3), (2, 2), (0, 0), (10, 10)):
+        assert {len(rows) for rows in store.read_points(start, stop).values()} == {0}
+
+
+def test_a_store_of_the_other_kind_is_refused(store: Store, finished_store: Path) -> None:
+    dense, pair = open_store(finished_store), Sampling(history=1, lead=1)
+    with pytest.raises(ValueError, match="store: holds sets of points, no frames on a grid; read it with PointL"):
+        Loader(store, windows_of(store, "train", SINGLE), SINGLE)
+    with pytest.raises(ValueError, match="store: holds frames on a grid, no sets of points; read it with Loader"):
+        PointLoader(dense, windows_of(dense, "train", pair), pair)
+    with pytest.raises(ValueError, match="store: holds frames on a grid, no sets of points"):
+        dense.read_points(0, 1)
+
+
+def test_a_batch_says_the_memory_it_takes(store: Store) -> None:
+    loader = loader_of(store)
+    batch = loader.read([3, 0, 2])
+    assert batch.labels is not None
+    points = (batch.position, batch.feature, batch.labels, batch.frame)
+    assert loader.job(np.asarray([3, 0, 2])).size_bytes == sum(tensor.nbytes for tensor in points)
+
+
+def test_points_lie_in_page_locked_memory_where_asked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned, empty, copied = set(), torch.empty, []
+
+    def noted(*shape: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        tensor = empty(*shape, **options)
+        if pin_memory:
+            pinned.add(tensor.data_ptr())
+        return tensor
+
+    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.data_ptr() not in pinned:
+            copied.append(tensor)
+            pinned.add(tensor.data_ptr())
+        return tensor
+
+    monkeypatch.setattr(torch, "empty", noted)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    batch = PointLoader(store, windows_of(store, "train", SINGLE), SINGLE, reading=Reading(pin=True)).read([3, 0])
+    assert batch.labels is not None
+    # Values are read into such memory; what is counted from the store's index is copied there.
+    assert {tensor.data_ptr() for tensor in copied} == {batch.frame.data_ptr(), batch.start.data_ptr()}
+    assert {tensor.data_ptr() for tensor in (batch.position, batch.feature, batch.labels)} <= pinned
 
 
 def test_frames_of_a_longer_window_are_numbered(store: Store) -> None:

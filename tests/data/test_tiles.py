@@ -27,11 +27,44 @@ def test_tiles_cover_space_once(sizes: tuple[int, int], parts: tuple[int, int]) 
     assert (seen == 1).all()
 
 
+def lengths(size: int, count: int) -> list[int]:
+    tiles = [make_tile((size,), (count,), number).own[0] for number in range(count)]
+    assert [tile.start for tile in tiles[1:]] == [tile.stop for tile in tiles[:-1]]
+    return [tile.stop - tile.start for tile in tiles]
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "expected"),
+    [
+        # Halves of halves, as chunks are: 721 rows in chunks of 181 (half of half, rounded up) are 181, 181, 181, 178.
+        (721, 4, [181, 181, 181, 178]),
+        (721, 2, [361, 360]),
+        (64, 8, [8] * 8),
+        # Tiles of 2 cells, as halves of halves of halves, would be over after five of eight.
+        (9, 8, [2, 1, 1, 1, 1, 1, 1, 1]),
+        # No chunks are thirds or fifths.
+        (10, 3, [4, 3, 3]),
+        (12, 5, [3, 3, 2, 2, 2]),
+        # There are not enough cells.
+        (2, 4, [1, 1, 0, 0]),
+    ],
+)
+def test_tiles_are_cut_as_chunks_are_or_evenly(size: int, count: int, expected: list[int]) -> None:
+    assert lengths(size, count) == expected
+
+
+@given(size=st.integers(1, 300), count=st.integers(1, 300))
+def test_no_tile_is_empty_while_there_are_cells(size: int, count: int) -> None:
+    found = lengths(size, count)
+    assert sum(found) == size
+    assert (min(found) > 0) == (size >= count)
+
+
 @given(
     sizes=st.tuples(st.integers(2, 12), st.integers(2, 12)),
     parts=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     number=st.integers(0, 8),
-    halo=st.integers(0, 5),
+    halo=st.integers(0, 30),
     periodic=st.tuples(st.booleans(), st.booleans()),
 )
 def test_a_tile_with_its_halo_is_the_neighbourhood_of_its_own_cells(
@@ -48,7 +81,7 @@ def test_a_tile_with_its_halo_is_the_neighbourhood_of_its_own_cells(
     for at, size, closes in zip(tile.own, sizes, periodic, strict=True):
         reach = np.arange(at.start - halo, at.stop + halo)
         if closes:
-            axes.append(reach % size if len(reach) <= size else np.arange(size))
+            axes.append(reach % size)
         else:
             axes.append(reach[(reach >= 0) & (reach < size)])
     np.testing.assert_array_equal(found, whole[np.ix_(*axes)])
@@ -62,10 +95,26 @@ def test_a_halo_reaches_round_the_globe_and_ends_at_the_pole() -> None:
     assert tile.inner == (slice(0, 2), slice(1, 3))
 
 
-@pytest.mark.parametrize("halo", [3, 4, 100])
-def test_a_halo_that_meets_itself_is_the_whole_axis(halo: int) -> None:
+@pytest.mark.parametrize(
+    ("halo", "expected"),
+    [
+        # Around the second quarter of 8 cells, which is 2 and 3.
+        (3, [7, 0, 1, 2, 3, 4, 5, 6]),
+        (4, [6, 7, 0, 1, 2, 3, 4, 5, 6, 7]),
+        (9, [1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_halo_that_meets_itself_goes_on_round_on_both_sides(halo: int, expected: list[int]) -> None:
     tile = make_tile((8,), (4,), 1, halo=halo, periodic=(True,))
-    assert sorted(fill(tile, np.arange(8)).tolist()) == list(range(8))
+    assert fill(tile, np.arange(8)).tolist() == expected
+    assert tile.inner == (slice(halo, halo + 2),)
+
+
+def test_a_halo_that_no_tile_has_is_refused() -> None:
+    with pytest.raises(ValueError, match="halo: found -1; give a number of cells, 0 for none"):
+        make_tile((8,), (4,), 1, halo=-1)
+    with pytest.raises(ValueError, match="periodic: found 1 for 2 axes; give one for each"):
+        make_tile((8, 8), (4, 1), 1, halo=1, periodic=(True,))
 
 
 @pytest.mark.parametrize("number", [-1, 4])

@@ -6,7 +6,7 @@ import torch
 from hyperslab.model.skill import anomaly_correlation, area_mean, square_error
 
 NAN = torch.nan
-WEIGHTS = torch.tensor([0.5, 1.5])
+WEIGHTS = torch.tensor([[0.5], [1.5]])
 """Of two rows."""
 
 
@@ -101,7 +101,7 @@ def test_a_point_that_one_field_lacks_counts_in_none_of_the_three_means(gap):
     fields[gap] = fields[gap].clone()
     fields[gap][1, 1] = NAN
 
-    acc = anomaly_correlation(**fields, weights_H=WEIGHTS)
+    acc = anomaly_correlation(**fields, weights_S=WEIGHTS)
 
     assert float(acc) == pytest.approx(1 / math.sqrt(2.5 * 3.5), rel=1e-12)
 

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from hyperslab.data.loader import Loader, windows_of
 from hyperslab.data.store import Store
 from hyperslab.parallel.apply import make_mesh
 from hyperslab.parallel.layout import Layout
 from tests.parallel.ranks import on_ranks
-from tests.parallel.training import SAMPLING, Outcome, Task, make_model, make_run, train_task
+from tests.parallel.training import Outcome, Task, forecast_of, make_model, make_run, train_task
 
 
 def task_of(store: Store, directory: Path, replicate: int, shard: int, **changes: Any) -> Task:
@@ -59,29 +58,24 @@ def forecast_once(task: Task) -> torch.Tensor:
     run = make_run(task)
     with torch.no_grad():
         for name, parameter in run.model.named_parameters():
-            if name.startswith("head."):
+            if ".head_forecast." in name:
                 parameter.fill_(0.1)
-        batch = Loader(task.store, windows_of(task.store, "validation", SAMPLING), SAMPLING).read([0])
-        forecast: torch.Tensor = run.model(batch.inputs, batch.calendar[:, 0])
-    return forecast
+        return forecast_of(run.model, task.store, "validation", [0])[0]
 
 
 def test_a_model_that_is_shared_out_forecasts_as_a_single_device_does(store, tmp_path):
     model = make_model(store)
-    torch.nn.init.constant_(model.head.weight, 0.1)
-    torch.nn.init.constant_(model.head.bias, 0.1)
-    batch = Loader(store, windows_of(store, "validation", SAMPLING), SAMPLING).read([0])
+    for name, parameter in model.named_parameters():
+        if ".head_forecast." in name:
+            torch.nn.init.constant_(parameter, 0.1)
     with torch.no_grad():
-        alone = model(batch.inputs, batch.calendar[:, 0])
+        alone, batch = forecast_of(model, store, "validation", [0])
     assert not torch.allclose(alone, torch.nan_to_num(batch.inputs[:, -1]), atol=0.05)
 
     forecasts = on_ranks(2, forecast_once, task_of(store, tmp_path, 1, 2))
 
     for forecast in forecasts:
         torch.testing.assert_close(forecast, alone, rtol=1e-5, atol=1e-6)
-
-
-BF16 = "transformer.py: position_features stay float32 and meet bfloat16 weights in embed_position"
 
 
 def test_products_in_bf16_train_nearly_as_in_fp32(store, tmp_path, two_ranks):
@@ -100,9 +94,8 @@ def test_products_in_bf16_train_nearly_as_in_fp32(store, tmp_path, two_ranks):
 def change_by_untrained_model(task: Task) -> float:
     """Largest distance of a forecast from persistence."""
     run = make_run(task)
-    batch = Loader(task.store, windows_of(task.store, "validation", SAMPLING), SAMPLING).read([0])
     with torch.no_grad():
-        forecast = run.model(batch.inputs, batch.calendar[:, 0])
+        forecast, batch = forecast_of(run.model, task.store, "validation", [0])
     assert forecast.dtype == torch.float32
     return float((forecast - torch.nan_to_num(batch.inputs[:, -1])).abs().max())
 

@@ -15,18 +15,20 @@ from torch.distributed.tensor import DTensor
 from hyperslab.data.ahead import Reading
 from hyperslab.data.chunks import Piece
 from hyperslab.data.clock import Clock
-from hyperslab.data.loader import Sampling
+from hyperslab.data.loader import Batch
 from hyperslab.data.store import Store
 from hyperslab.data.tiles import Space
-from hyperslab.model.config import ModelSettings
-from hyperslab.model.transformer import Frame, SpaceTimeTransformer
+from hyperslab.model.config import ModelSettings, ObjectiveSettings
+from hyperslab.model.fields import Field
+from hyperslab.model.positions import Axis
+from hyperslab.model.transformer import SpaceTimeTransformer
 from hyperslab.parallel.apply import Precision, apply, make_mesh
 from hyperslab.parallel.config import CheckpointSettings, TrainSettings
 from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.tasks import Draws, FieldTask
 from hyperslab.parallel.trainer import Run, train
 
 MODEL = ModelSettings(width=16, depth=2, heads=2, patch=2, history=2)
-SAMPLING = Sampling(history=2, lead=1)
 TRAIN: dict[str, Any] = {
     "steps": 5,
     "batch": 4,
@@ -82,16 +84,30 @@ def make_store() -> Store:
     )
 
 
-def make_model(store: Store, seed: int = 1) -> SpaceTimeTransformer:
-    """The untrained model, the same on every rank."""
-    frame = Frame(
-        channels=len(store.channels),
-        latitude=tuple(store.latitude.tolist()),
-        longitude=tuple(store.longitude.tolist()),
-        periodic=True,
+def make_tasks(
+    store: Store, model: ModelSettings = MODEL, objectives: tuple[ObjectiveSettings, ...] = (ObjectiveSettings(),)
+) -> tuple[FieldTask, ...]:
+    """What is learned from a store, for each objective as if it were an archive of its own."""
+    axes = (
+        Axis(name="latitude", values=tuple(store.latitude.tolist())),
+        Axis(name="longitude", values=tuple(store.longitude.tolist()), periodic=True),
     )
+    return tuple(
+        FieldTask(
+            name="main" if number == 0 else f"other{number}",
+            store=store,
+            field=Field(channels=len(store.channels), axes=axes, tokens=model, objective=objective, block=model.block),
+        )
+        for number, objective in enumerate(objectives)
+    )
+
+
+def make_model(
+    store: Store, seed: int = 1, settings: ModelSettings = MODEL, tasks: tuple[FieldTask, ...] | None = None
+) -> SpaceTimeTransformer:
+    """The untrained model, the same on every rank."""
     torch.manual_seed(seed)
-    return SpaceTimeTransformer(MODEL, frame)
+    return SpaceTimeTransformer(settings, {task.name: task.field for task in tasks or make_tasks(store)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +119,9 @@ class Task:
     layout: Layout
     train: Mapping[str, Any] = field(default_factory=dict)
     """Changes to `TRAIN`."""
+    model: ModelSettings = MODEL
+    objectives: tuple[ObjectiveSettings, ...] = (ObjectiveSettings(),)
+    """What is learned; more than one as if each were of an archive of its own."""
     precision: Precision = "fp32"
     every: int = 100
     log_every: int = 1
@@ -144,11 +163,12 @@ class Log:
 def make_run(task: Task) -> Run:
     """The run of a task, on a rank."""
     settings = TrainSettings(**(TRAIN | dict(task.train)))
-    model = make_model(task.store, settings.seed)
+    tasks = make_tasks(task.store, task.model, task.objectives)
+    model = make_model(task.store, settings.seed, task.model, tasks)
     return Run(
         model=apply(model, make_mesh(task.layout, "cpu"), task.precision),
-        store=task.store,
-        sampling=SAMPLING,
+        settings=task.model,
+        tasks=tasks,
         reading=Reading(),
         layout=task.layout,
         train=settings,
@@ -157,6 +177,14 @@ def make_run(task: Task) -> Run:
         log_every=task.log_every,
         device=torch.device("cpu"),
     )
+
+
+def forecast_of(model: nn.Module, store: Store, split: str, numbers: list[int]) -> tuple[torch.Tensor, Batch]:
+    """The model's forecast of some windows, and their batch."""
+    (task,) = make_tasks(store)
+    batch = task.loader(task.windows(split), Reading()).read(numbers)
+    sample = task.sample(batch, Draws(seed=0, numbers=numbers, turn=0))
+    return model(task.name, sample)["forecast"], batch
 
 
 def train_task(task: Task) -> Outcome:

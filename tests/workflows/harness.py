@@ -20,6 +20,7 @@ from hyperslab.parallel import catalog, checkpoint
 from hyperslab.workflows.campaign import CampaignDir
 from hyperslab.workflows.journal import read_metrics
 from hyperslab.workflows.steps.pretrain import build_model
+from hyperslab.workflows.streams import make_tasks, open_stores
 
 FRAMES = 120
 TRAIN_STEPS = 90
@@ -121,7 +122,7 @@ def outcome(directory: Path) -> dict[str, Any]:
     campaign, store = found.read(), open_store(found.store)
     path = catalog.latest(found.checkpoints)
     assert path is not None
-    model = build_model(campaign, store)
+    model = build_model(campaign, make_tasks(campaign, open_stores(campaign, found)))
     checkpoint.load(path, model, None)
     losses = {
         (entry["step"], name): entry["values"][name]
@@ -137,8 +138,14 @@ def outcome(directory: Path) -> dict[str, Any]:
         "train loss": losses[last, "train/loss"],
         "validation loss": losses[last, "validation/loss"],
         "weights": {name: tensor.numpy().tobytes() for name, tensor in model.state_dict().items()},
-        "skill": json.loads((found.evaluation / "skill.json").read_text())["rows"],
+        "skill": skill_rows(directory),
     }
+
+
+def skill_rows(directory: Path, table: int = 0) -> list[dict[str, Any]]:
+    """The rows of one of a campaign's skill tables."""
+    skill = json.loads((CampaignDir(directory).evaluation / "skill.json").read_text())
+    return list(skill["tables"][table]["rows"])
 
 
 # One thread in this process too: what it computes must not depend on the machine it runs on.

@@ -1,6 +1,5 @@
 """The demo, whole: it is the first thing that a person runs."""
 
-import json
 import re
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from tests.workflows import harness
 @pytest.mark.timeout(600)
 def test_the_demo_forecasts_winds_better_than_persistence(tmp_path: Path) -> None:
     done = harness.run("demo", "--dir", tmp_path / "winds")
-    skill = json.loads((tmp_path / "winds" / "evaluation" / "skill.json").read_text())
-    rmse = {(row["kind"], row["channel"], row["lead"]): row["rmse"] for row in skill["rows"]}
+    rows = harness.skill_rows(tmp_path / "winds")
+    rmse = {(row["kind"], row["channel"], row["lead"]): row["rmse"] for row in rows}
     for channel in ("u", "v"):
         assert rmse["forecast", channel, 1] < rmse["persistence", channel, 1]
         assert rmse["climatology", channel, 1] is not None

@@ -7,8 +7,9 @@ from rich.console import Console
 from hyperslab.workflows.steps import report
 
 SKILL: dict[str, Any] = {
-    "step": 7,
-    "forecasts": 3,
+    "archive": "main",
+    "what": "forecasts",
+    "samples": 3,
     "cadence": "6 h",
     "lead_frames": 2,
     "rows": [
@@ -22,10 +23,22 @@ SKILL: dict[str, Any] = {
 }
 
 
+BRAINS: dict[str, Any] = {
+    "archive": "brains",
+    "what": "reconstructions",
+    "samples": 4,
+    "cadence": "2 s",
+    "rows": [
+        {"kind": kind, "channel": "bold", "units": "1", "lead": 0, "rmse": rmse, "acc": None}
+        for kind, rmse in (("reconstruction", 0.5), ("interpolation", 0.75), ("mean", 1.0))
+    ],
+}
+
+
 def shown(leads: int | None = None) -> list[str]:
     console = Console(width=120, force_terminal=True, color_system="standard")
     with console.capture() as capture:
-        console.print(report.skill_table(SKILL, leads))
+        console.print(report.skill_table(SKILL, 7, leads))
     return [line for line in capture.get().splitlines() if "t2m" in line]
 
 
@@ -46,11 +59,34 @@ def test_leads_are_said_in_the_units_of_the_record() -> None:
 
 
 def test_the_comma_separated_table_holds_every_row() -> None:
-    lines = report.skill_csv(SKILL).splitlines()
-    assert lines[0] == "kind,channel,units,lead,rmse,acc"
-    assert lines[1] == "forecast,t2m,K,1,1.0,0.9"
-    assert lines[6] == "climatology,t2m,K,2,,"
-    assert len(lines) == 7
+    lines = report.skill_csv({"step": 7, "tables": [SKILL, BRAINS]}).splitlines()
+    assert lines[0] == "archive,kind,channel,units,lead,rmse,acc"
+    assert lines[1] == "main,forecast,t2m,K,1,1.0,0.9"
+    assert lines[6] == "main,climatology,t2m,K,2,,"
+    assert lines[7] == "brains,reconstruction,bold,1,0,0.5,"
+    assert len(lines) == 7 + 3
+
+
+def test_a_table_of_reconstructions_has_no_lead_and_names_its_archive() -> None:
+    console = Console(width=160)
+    with console.capture() as capture:
+        for table in report.skill_tables({"step": 7, "tables": [SKILL, BRAINS]}):
+            console.print(table)
+    printed = capture.get()
+    title = "Skill on held-out frames of brains: RMSE of what was hidden, 4 reconstructions, step 7"
+    assert title in " ".join(printed.split())
+    (line,) = [line for line in printed.splitlines() if "bold" in line]
+    assert [cell.strip() for cell in line.strip("│").split("│")] == ["bold [1]", "0.5", "0.75", "1"]
+
+
+def test_a_plot_of_reconstructions_has_a_bar_for_each_way_to_fill_in() -> None:
+    (axes,) = report.draw_reconstructions(BRAINS).axes
+    assert [bar.get_height() for bar in axes.containers[0]] == [0.5, 0.75, 1.0]
+    assert axes.get_title() == "bold"
+
+
+def test_plots_of_several_archives_have_names_of_their_own() -> None:
+    assert [report.file_stem(table) for table in (SKILL, BRAINS)] == ["skill", "skill-reconstruction-brains"]
 
 
 def test_the_plots_carry_what_they_are_of() -> None:

@@ -1,6 +1,5 @@
 """Real files, from raw to a finished experiment."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,10 @@ def run_sample(folder: Path, files: list[Path], **sections: Any) -> Path:
     directory = folder / "campaign"
     harness.run("run", file, "--dir", directory)
     assert list(verify(directory / "store")) == []
-    skill = json.loads((directory / "evaluation" / "skill.json").read_text())
+    rows = harness.skill_rows(directory)
     store = open_store(directory / "store")
-    assert {row["channel"] for row in skill["rows"]} == set(store.channels)
-    forecasts = [row["rmse"] for row in skill["rows"] if row["kind"] in ("forecast", "persistence")]
+    assert {row["channel"] for row in rows} == set(store.channels)
+    forecasts = [row["rmse"] for row in rows if row["kind"] in ("forecast", "persistence")]
     assert all(np.isfinite(forecasts))
     assert {path.name for path in (directory / "report").iterdir()} == {
         "loss.png", "skill.png", "forecast.png", "skill.csv",

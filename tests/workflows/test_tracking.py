@@ -1,6 +1,5 @@
 """What a person finds in MLflow after a campaign."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -60,8 +59,7 @@ def test_every_number_of_the_spool_is_there_once_with_its_step(finished: tuple[P
         history = client.get_metric_history(run.info.run_id, name)
         assert len(history) == len(expected)
         assert {metric.step: metric.value for metric in history} == expected
-    skill = json.loads((directory / "evaluation" / "skill.json").read_text())["rows"]
-    for row in skill:
+    for row in harness.skill_rows(directory):
         if row["rmse"] is not None:
             found = client.get_metric_history(run.info.run_id, f"skill/{row['kind']}/rmse/{row['channel']}")
             assert {metric.step: metric.value for metric in found}[row["lead"]] == row["rmse"]

@@ -1,33 +1,39 @@
-"""Skill of the trained model on the held-out period, beside persistence and climatology."""
+"""Skill of the trained model on what was held out, beside simple ways to fill it in."""
 
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from hyperslab.data.climatology import climatology
 from hyperslab.data.files import write_json
 from hyperslab.data.frames import measure_segments
-from hyperslab.data.loader import Batch, Loader, windows_of
-from hyperslab.data.store import Store, open_store
+from hyperslab.data.loader import Batch, Loader, Sampling, windows_of
+from hyperslab.data.store import Store
 from hyperslab.errors import UserError, exit_code
-from hyperslab.model.objectives import area_weights, roll_out
+from hyperslab.model.objectives import roll_out
 from hyperslab.model.skill import anomaly_correlation, square_error
 from hyperslab.parallel import catalog, checkpoint
+from hyperslab.parallel.tasks import Draws, FieldTask, HitTask
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import Campaign, CampaignDir
-from hyperslab.workflows.steps.pretrain import build_model, reading, sampling
+from hyperslab.workflows.steps.pretrain import build_model, reading
+from hyperslab.workflows.steps.reconstruct import field_scores, hit_scores
+from hyperslab.workflows.streams import make_tasks, open_stores
 
 GROUP_BYTES = 1 << 30
 """Memory for the fields of the forecasts that are scored together."""
 
 KINDS = ("forecast", "persistence", "climatology")
 Fields = dict[str, torch.Tensor]
-"""Truth and each kind of forecast, in physical units, shape (forecast, lead, channel, latitude, longitude)."""
+"""Truth and each kind of forecast, in physical units, shape (forecast, lead, channel, *space)."""
+Row = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,57 +45,66 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def evaluate(directory: CampaignDir) -> int:
-    """Write `skill.json` and `map.npz` in the campaign's evaluation directory; the exit code."""
-    campaign, site, store = directory.read(), directory.read_site(), open_store(directory.store)
+    """Write `skill.json`, and `map.npz` of a forecast, in the campaign's evaluation directory; the exit code."""
+    campaign, site = directory.read(), directory.read_site()
     torch.set_num_threads(site.ranks_per_node * site.threads_per_rank)
     path = catalog.latest(directory.checkpoints)
     if path is None:
         raise UserError(f"{directory.checkpoints}: holds no checkpoint; train first with `hyperslab resume`")
-    model = build_model(campaign, store)
+    tasks = make_tasks(campaign, open_stores(campaign, directory))
+    model = build_model(campaign, tasks)
     checkpoint.load(path, model, None)
     model.eval()
     directory.evaluation.mkdir(exist_ok=True)
-    weights = area_weights(torch.from_numpy(store.latitude))
-    scores: dict[str, list[torch.Tensor]] = {}
-    count = 0
-    for batch in _groups(campaign, site, store):
-        fields = forecast(store, model, batch)
-        if count == 0:
-            _write_map(directory.evaluation / "map.npz", store, fields, int(batch.target_time[0, 0]))
-        for name, score in _score(fields, weights).items():
-            scores.setdefault(name, []).append(score)
-        count += len(batch.target_time)
-    write_json(
-        directory.evaluation / "skill.json",
-        {
-            "step": catalog.read_progress(path).step,
-            "checkpoint": path.name,
-            "store": store.digest,
-            "cadence": store.cadence,
-            "lead_frames": campaign.objective.lead,
-            "forecasts": count,
-            "rows": list(_rows(store, {name: torch.cat(parts).mean(0) for name, parts in scores.items()})),
-        },
-    )
+    tables = []
+    with torch.no_grad():
+        for task in tasks:
+            of_archive: Row = {"archive": task.name, "store": task.store.digest, "cadence": task.store.cadence}
+            if isinstance(task, FieldTask) and task.field.objective.forecasts:
+                of_archive["lead_frames"] = task.field.objective.lead
+                count, rows = _forecast_scores(directory, campaign, site, task, model)
+                tables.append(of_archive | {"what": "forecasts", "samples": count, "rows": rows})
+            if isinstance(task, FieldTask) and task.field.objective.masks:
+                count, rows = field_scores(task, model, campaign.train.seed, reading(site))
+                tables.append(of_archive | {"what": "reconstructions", "samples": count, "rows": rows})
+            if isinstance(task, HitTask):
+                count, rows = hit_scores(task, model, campaign.train.seed, reading(site))
+                tables.append(of_archive | {"what": "reconstructions", "samples": count, "rows": rows})
+    step = catalog.read_progress(path).step
+    write_json(directory.evaluation / "skill.json", {"step": step, "checkpoint": path.name, "tables": tables})
     return 0
 
 
-def _groups(campaign: Campaign, site: Site, store: Store) -> Iterator[Batch]:
+def _forecast_scores(
+    directory: CampaignDir, campaign: Campaign, site: Site, task: FieldTask, model: nn.Module
+) -> tuple[int, list[Row]]:
+    """Forecasts that were scored, and their skill by variable and lead; keeps a map of the first one of the globe."""
+    scores: dict[str, list[torch.Tensor]] = {}
+    count, weights = 0, task.area()
+    for batch in _groups(campaign, site, task):
+        fields = forecast(task, model, batch)
+        if count == 0 and list(task.store.space) == ["latitude", "longitude"]:
+            _write_map(directory.evaluation / "map.npz", task.store, fields, int(batch.target_time[0, 0]))
+        for name, score in _score(fields, weights).items():
+            scores.setdefault(name, []).append(score)
+        count += len(batch.target_time)
+    return count, list(_rows(task.store, {name: torch.cat(parts).mean(0) for name, parts in scores.items()}))
+
+
+def _groups(campaign: Campaign, site: Site, task: FieldTask) -> Iterator[Batch]:
     """All windows of the test split, as many at a time as memory allows."""
-    plan = sampling(campaign, campaign.evaluate.rollout)
-    windows = windows_of(store, "test", plan)
-    window_bytes = plan.rollout * int(np.prod(store.frame_shape)) * (len(KINDS) + 1) * 8
-    loader = Loader(store, windows, plan, reading=reading(site))
+    plan = Sampling(history=task.sampling.history, lead=task.field.objective.lead, rollout=campaign.evaluate.rollout)
+    windows = windows_of(task.store, "test", plan)
+    window_bytes = plan.rollout * int(np.prod(task.store.frame_shape)) * (len(KINDS) + 1) * 8
+    loader = Loader(task.store, windows, plan, reading=reading(site))
     return loader.in_order(range(len(windows)), max(1, GROUP_BYTES // window_bytes))
 
 
-def forecast(store: Store, model: torch.nn.Module, batch: Batch) -> Fields:
+def forecast(task: FieldTask, model: nn.Module, batch: Batch) -> Fields:
     """Truth, forecasts, persistence and climatology of a batch."""
-    mean = torch.from_numpy(store.mean).float()[:, None, None]
-    std = torch.from_numpy(store.std).float()[:, None, None]
-    with torch.no_grad():
-        samples = zip(torch.split(batch.inputs, 1), torch.split(batch.calendar, 1), strict=True)
-        rolled = torch.cat([roll_out(model, inputs, calendar) for inputs, calendar in samples])
+    store, space = task.store, [1] * len(task.store.space)
+    mean, std = (torch.from_numpy(moment).float().view(-1, *space) for moment in (store.mean, store.std))
+    rolled = torch.cat([_rolled(task, model, batch, number) for number in range(len(batch.inputs))])
     times, where = np.unique(batch.target_time, return_inverse=True)
     normal = climatology(store, times, monthly=measure_segments(store.time, store.segment, store.clock).monthly)
     return {
@@ -98,6 +113,17 @@ def forecast(store: Store, model: torch.nn.Module, batch: Batch) -> Fields:
         "persistence": batch.inputs[:, -1:].expand_as(batch.target) * std + mean,
         "climatology": torch.from_numpy(normal)[torch.from_numpy(where.reshape(batch.target_time.shape))],
     }
+
+
+def _rolled(task: FieldTask, model: nn.Module, batch: Batch, number: int) -> torch.Tensor:
+    """Forecasts from one window of a batch, one step after another, shape (1, lead, channel, *space)."""
+    at = slice(number, number + 1)
+    window = replace(batch, inputs=batch.inputs[at], calendar=batch.calendar[at])
+    # All is visible to a forecast, whatever training hides.
+    sample = replace(task.sample(window, Draws(seed=0, numbers=[0], turn=0)), hidden_BN=None)
+    calendars = window.calendar[:, task.sampling.history :]
+    steps = roll_out(model, task.name, sample, calendars, calendars.shape[1])
+    return torch.stack([predictions["forecast"] for predictions in steps], dim=1)
 
 
 def _score(fields: Fields, weights: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -111,7 +137,7 @@ def _score(fields: Fields, weights: torch.Tensor) -> dict[str, torch.Tensor]:
     return scores
 
 
-def _rows(store: Store, means: dict[str, torch.Tensor]) -> Iterator[dict[str, Any]]:
+def _rows(store: Store, means: dict[str, torch.Tensor]) -> Iterator[Row]:
     """RMSE and ACC of each kind of forecast, by channel and lead; None where one is undefined."""
     for kind in KINDS:
         errors, correlations = means[f"{kind} error"].sqrt(), means[f"{kind} correlation"]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +13,9 @@ from hyperslab.data.sources.paths import expand
 from hyperslab.errors import UserError
 from hyperslab.parallel.layout import Layout, make_layout
 from hyperslab.site_configs.schema import Site
-from hyperslab.workflows.campaign import Campaign
+from hyperslab.workflows.campaign import MAIN, Campaign
 from hyperslab.workflows.steps import STEPS
-
-if TYPE_CHECKING:
-    from hyperslab.model.tokens import PatchGrid
+from hyperslab.workflows.streams import archives_of, field_of_index, open_joint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +50,21 @@ def make_plan(campaign: Campaign, site: Site, recipe: Recipe | None = None) -> P
     """
     layout = make_layout(campaign.parallel, site.ranks_per_node, campaign.train.batch)
     recipe = recipe or plan_store(campaign, site)
-    if [axis.name for axis in recipe.index.space] != ["latitude", "longitude"]:
-        raise UserError(
-            f"data.source: {campaign.data.source}: the model takes fields on a latitude-longitude grid so far; "
-            "stage this archive with `hyperslab stage`"
-        )
+    main, *others = archives_of(campaign)
+    main.refuse_unsuited(is_ragged=recipe.index.is_ragged)
+    stores = open_joint(campaign)
+    for archive in others:
+        _refuse_name(archive.name)
+        archive.refuse_unsuited(is_ragged=stores[archive.name].is_ragged)
     return Plan(recipe=recipe, num_windows=_count_windows(campaign, recipe), layout=layout)
+
+
+def _refuse_name(name: str) -> None:
+    # Two seconds of import that only joint campaigns pay.
+    from torch import nn
+
+    if hasattr(nn.ModuleDict(), name):
+        raise UserError(f"joint.{name}: is a name that PyTorch keeps for itself; choose another")
 
 
 def _count_windows(campaign: Campaign, recipe: Recipe) -> dict[str, int]:
@@ -66,7 +72,9 @@ def _count_windows(campaign: Campaign, recipe: Recipe) -> dict[str, int]:
     valid = np.ones(len(segments), bool)
     counts = {}
     for split, ranges in recipe.splits.items():
-        steps = campaign.evaluate.rollout if split == "test" else 1
+        steps = campaign.objective.targets
+        if split == "test" and campaign.objective.forecasts:
+            steps = campaign.evaluate.rollout
         span = (campaign.model.history + steps - 1) * campaign.objective.lead + 1
         counts[split] = len(find_windows(segments, valid, ranges, span))
         if counts[split] == 0:
@@ -74,8 +82,9 @@ def _count_windows(campaign: Campaign, recipe: Recipe) -> dict[str, int]:
             raise UserError(
                 f"data: the {split} split has {own.sum()} frames, {max(np.bincount(segments[own]), default=0)} without "
                 f"a gap; "
-                f"a window needs {span} (model.history, objective.lead"
-                f"{', evaluate.rollout' if split == 'test' else ''}): make the split larger or the window shorter"
+                f"a window needs {span} (model.history, objective.lead, "
+                f"{'evaluate.rollout' if split == 'test' else 'objective.leads, objective.rollout'}): make the split "
+                "larger or the window shorter"
             )
     return counts
 
@@ -121,31 +130,32 @@ def describe(campaign: Campaign, plan: Plan, site: Site) -> Iterator[tuple[str, 
             f"{len(own)} frames, {index.clock.moment(own.min())} to {index.clock.moment(own.max())}, "
             f"{plan.num_windows[split]} windows",
         )
-    grid, parameters = _model_size(campaign, index)
-    yield (
-        "model",
-        f"{parameters:,} parameters, {campaign.model.history} x {grid.shape[0]} x {grid.shape[1]} tokens of "
-        f"{grid.patch} x {grid.patch} grid points",
-    )
+    yield "model", _model_words(campaign, index)
     layout = plan.layout
     yield (
         "layout",
         f"{layout.num_ranks} ranks: replicate {layout.replicate} x shard {layout.shard}, "
         f"{campaign.train.batch // layout.num_ranks} samples a rank and step, {site.precision} on {site.device}",
     )
-    if not is_global(np.asarray(index.space[1].values)):
+    longitude = index.axis("longitude")
+    if longitude is not None and not is_global(np.asarray(longitude.values)):
         yield "region", "a regional box: its edges are edges, longitude does not wrap"
 
 
-def _model_size(campaign: Campaign, index: Index) -> "tuple[PatchGrid, int]":
-    """How the model cuts a frame into patches, and its number of parameters."""
-    # Counting takes torch, a second of import that only a dry run pays.
-    from hyperslab.model.transformer import Frame, count_parameters, patch_grid
+def _model_words(campaign: Campaign, index: Index) -> str:
+    """What the model is made of, and what a sample costs."""
+    if campaign.model.module is not None:
+        return f"your own, {campaign.model.module}"
+    if index.is_ragged:
+        return "cells that hold hits become tokens; how many is known once the store is staged"
+    # Arithmetic on lattices takes torch, a second of import that only a dry run pays.
+    from hyperslab.model.flops import count_parameters, training_flops
 
-    frame = Frame(
-        channels=len(index.channels),
-        latitude=index.space[0].values,
-        longitude=index.space[1].values,
-        periodic=is_global(np.asarray(index.space[1].values)),
+    field = field_of_index(campaign, index)
+    patches = field.patches
+    kinds = dict.fromkeys(campaign.model.attention_of(layer).kind for layer in range(campaign.model.depth))
+    return (
+        f"{count_parameters(campaign.model, {MAIN: field}):,} parameters, {_times(patches.shape)} tokens of "
+        f"{_times(patches.patch)} (time, {', '.join(axis.name for axis in field.axes)}), {', '.join(kinds)} attention, "
+        f"{campaign.objective.rollout * training_flops(campaign.model, field).total / 1e9:,.3g} GFLOP a sample"
     )
-    return patch_grid(campaign.model, frame), count_parameters(campaign.model, frame)

@@ -4,25 +4,25 @@ import argparse
 import fcntl
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from hyperslab.data.ahead import Reading
-from hyperslab.data.grid import is_global
-from hyperslab.data.loader import Sampling
-from hyperslab.data.store import Store, open_store
-from hyperslab.model.transformer import Frame, SpaceTimeTransformer
+from hyperslab.model.transformer import Stream, make_model
 from hyperslab.parallel.apply import apply, make_mesh
 from hyperslab.parallel.launch import StopRequest, run_rank, start_ranks, under_torchrun
 from hyperslab.parallel.layout import make_layout
+from hyperslab.parallel.tasks import FieldTask, HitTask, Task
 from hyperslab.parallel.trainer import Metrics, Run, train
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import Campaign, CampaignDir
 from hyperslab.workflows.journal import Journal, Spool
+from hyperslab.workflows.streams import make_tasks, open_stores
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,17 +54,18 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
     torch.set_num_threads(site.threads_per_rank)
     layout = make_layout(campaign.parallel, dist.get_world_size(), campaign.train.batch)
     device = torch.device(site.device, int(os.environ["LOCAL_RANK"]) if site.device == "cuda" else 0)
-    store = open_store(directory.store)
+    tasks = make_tasks(campaign, open_stores(campaign, directory))
     journal = Journal(directory.spool(segment))
     leader = dist.get_rank() == 0
     if leader:
         journal.append("started", ranks=layout.num_ranks, layout=layout.to_json(), pid=os.getpid())
         print(f"segment {segment}: {layout.num_ranks} ranks, layout {layout.to_json()}", flush=True)
-    model = build_model(campaign, store).to(device)
+    model = build_model(campaign, tasks).to(device)
+    compiled = campaign.model.compile == "blocks"
     run = Run(
-        model=apply(model, make_mesh(layout, site.device), site.precision),
-        store=store,
-        sampling=sampling(campaign),
+        model=apply(model, make_mesh(layout, site.device), site.precision, compiled=compiled),
+        settings=campaign.model,
+        tasks=tasks,
         reading=reading(site),
         layout=layout,
         train=campaign.train,
@@ -81,21 +82,14 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
     return 0
 
 
-def build_model(campaign: Campaign, store: Store) -> SpaceTimeTransformer:
+def build_model(campaign: Campaign, tasks: Sequence[Task]) -> nn.Module:
     """The campaign's untrained model, the same on every rank."""
-    frame = Frame(
-        channels=len(store.channels),
-        latitude=tuple(store.latitude.tolist()),
-        longitude=tuple(store.longitude.tolist()),
-        periodic=is_global(store.longitude),
-    )
+    streams: dict[str, Stream] = {}
+    for task in tasks:
+        assert isinstance(task, FieldTask | HitTask)
+        streams[task.name] = task.field if isinstance(task, FieldTask) else task.cloud
     torch.manual_seed(campaign.train.seed)
-    return SpaceTimeTransformer(campaign.model, frame)
-
-
-def sampling(campaign: Campaign, rollout: int = 1) -> Sampling:
-    """Which frames make a sample of the campaign."""
-    return Sampling(history=campaign.model.history, lead=campaign.objective.lead, rollout=rollout)
+    return make_model(campaign.model, streams)
 
 
 def reading(site: Site) -> Reading:

@@ -1,0 +1,257 @@
+"""The stream of a dense archive: frames on a grid become tokens, and tokens become frames again."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from hyperslab.errors import UserError
+from hyperslab.model.block import Place
+from hyperslab.model.config import ModelSettings, ObjectiveSettings, TokenSettings
+from hyperslab.model.lattice import BLOCK, Lattice, make_lattice
+from hyperslab.model.positions import Axis, fourier_features, octaves, rotary_angles
+from hyperslab.model.tokens import Patches, automatic_patch
+
+CALENDAR_FEATURES = 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Field:
+    """A dense archive as a model sees it: its frames, and how they are cut into tokens and put together again."""
+
+    channels: int
+    axes: tuple[Axis, ...]
+    """Axes of space."""
+    tokens: TokenSettings
+    objective: ObjectiveSettings
+    present: torch.Tensor | None = None
+    """Grid points that ever hold data, bool, shape (*S); None where all do."""
+    block: int = BLOCK
+    """Tokens that lie close together and follow one another."""
+
+    @cached_property
+    def patches(self) -> Patches:
+        """How the past frames are cut.
+
+        Raises
+        ------
+        UserError
+            When the patch does not fit the axes.
+        """
+        sizes = tuple(len(axis.values) for axis in self.axes)
+        patch = self.tokens.patch or automatic_patch(sizes)
+        sides = [1] + [patch] * len(sizes) if isinstance(patch, int) else list(patch)
+        if len(sides) == len(sizes):
+            sides = [1, *sides]
+        if len(sides) != len(sizes) + 1 or self.tokens.history % sides[0]:
+            raise UserError(
+                f"model.patch: found {patch} for frames along {', '.join(axis.name for axis in self.axes)} and a "
+                f"history of {self.tokens.history} frames; give one number, {len(sizes)} numbers, or "
+                f"{len(sizes) + 1} that begin with a divisor of model.history"
+            )
+        periodic = (False, *(axis.periodic for axis in self.axes))
+        return Patches(sizes=(self.tokens.history, *sizes), patch=tuple(sides), periodic=periodic)
+
+    @property
+    def frame_patches(self) -> Patches:
+        """How a single frame is cut in space."""
+        patches = self.patches
+        return replace(patches, sizes=(1, *patches.sizes[1:]), patch=(1, *patches.patch[1:]))
+
+    @cached_property
+    def lattice(self) -> Lattice:
+        """Where the tokens lie: all patches but those in which no grid point ever holds data."""
+        shape, present = self.patches.shape, None
+        if self.present is not None:
+            cells = self.frame_patches.cut(self.present[None, None, None])[0].any(-1)
+            if not bool(cells.any()):
+                raise UserError("model: no grid point ever holds data; look at the archive with `hyperslab inspect`")
+            present = cells.view(1, *shape[1:]).expand(shape)
+        return make_lattice(shape, self.patches.periodic, present, self.block)
+
+    @cached_property
+    def cells(self) -> torch.Tensor:
+        """Patch that each token is, of all patches in order; shape (N,)."""
+        return self.lattice.numbers()
+
+    def cut(self, frames_BTCS: torch.Tensor) -> torch.Tensor:
+        """What each token holds, shape (B, N, P)."""
+        return self.patches.cut(frames_BTCS)[:, self.cells.to(frames_BTCS.device)]
+
+    def join(self, values_BNP: torch.Tensor) -> torch.Tensor:
+        """Frames from what each token holds, 0 where there is none; shape (B, T, C, *S)."""
+        return join_some(self.patches, values_BNP, self.cells)
+
+    def spread(self, marks_BN: torch.Tensor) -> torch.Tensor:
+        """Marks of tokens as marks of all that lies in them, shape (B, T, C, *S)."""
+        return self.join(marks_BN[..., None].expand(-1, -1, self.channels * math.prod(self.patches.patch)))
+
+    def filled(self, inputs_BTCS: torch.Tensor, hidden_BN: torch.Tensor | None) -> torch.Tensor:
+        """Past frames without a gap: what is hidden by interpolation in time, what is missing by the mean, 0."""
+        there = torch.isfinite(inputs_BTCS)
+        filled_BTCS = torch.where(there, inputs_BTCS, 0.0)
+        if hidden_BN is None:
+            return filled_BTCS
+        hidden_BTCS = self.spread(hidden_BN)
+        return torch.where(hidden_BTCS, fill_in_time(inputs_BTCS, there & ~hidden_BTCS), filled_BTCS)
+
+
+def join_some(patches: Patches, values_BNP: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+    """Frames from the values of some of their patches, 0 in the others; shape (B, T, C, *S).
+
+    Parameters
+    ----------
+    cells
+        Numbers of these patches, shape (N,).
+    """
+    whole = values_BNP.new_zeros(len(values_BNP), math.prod(patches.shape), values_BNP.shape[-1])
+    return patches.join(whole.index_copy(1, cells.to(values_BNP.device), values_BNP))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSample:
+    """Samples of a dense archive, as the model takes them."""
+
+    inputs_BTCS: torch.Tensor
+    """Past frames, normalised; NaN where missing."""
+    calendar_BF: torch.Tensor
+    """Phase of the year and of the day at the time that is forecast, or of the last frame."""
+    lead_B: torch.Tensor
+    """How many times `objective.lead` ahead to forecast."""
+    complete: bool
+    """Whether no input is missing."""
+    hidden_BN: torch.Tensor | None = None
+    """Tokens that the model must not see; None where it may see all."""
+    kept_LB: torch.Tensor | None = None
+    """Shares for stochastic depth, by layer; None where every layer counts for every sample."""
+
+
+class FieldStream(nn.Module):
+    """Embedder and head of a dense archive.
+
+    What is asked for is predicted as a change: a forecast from the last frame, hidden values from linear interpolation
+    in time between visible ones (the mean where there are none). Heads begin at zero, so that an untrained model gives
+    persistence, and interpolation.
+    """
+
+    position_features: torch.Tensor
+    place_of: torch.Tensor
+    time_of: torch.Tensor
+    last: torch.Tensor
+    cosine: torch.Tensor
+    sine: torch.Tensor
+
+    def __init__(self, field: Field, settings: ModelSettings) -> None:
+        super().__init__()
+        self.field = field
+        patches, width = field.patches, settings.width
+        places = field.channels * math.prod(patches.patch[1:])
+        values = places * patches.patch[0]
+        self.lattice = field.lattice
+        time, *space = self.lattice.cells.unbind(1)
+        shape = patches.shape[1:]
+        numbers = sum((own * math.prod(shape[n + 1 :]) for n, own in enumerate(space)), torch.zeros_like(time))
+        self.register_buffer("time_of", time.clone(), persistent=False)
+        self.register_buffer("place_of", numbers, persistent=False)
+        self.register_buffer("last", (time == patches.shape[0] - 1).nonzero()[:, 0], persistent=False)
+        self._register_positions(settings)
+        self.embed = nn.Linear(values, width)
+        self.embed_position = nn.Linear(self.position_features.shape[1], width)
+        self.embed_calendar = nn.Linear(CALENDAR_FEATURES, width)
+        self.embed_age = nn.Parameter(torch.empty(patches.shape[0], width))
+        self.embed_missing = nn.Parameter(torch.empty(width))
+        if field.objective.leads > 1:
+            self.embed_lead = nn.Linear(octaves(torch.zeros(1)).shape[-1], width)
+        if any(axis.nominal for axis in field.axes):
+            self.embed_place = nn.Parameter(torch.empty(math.prod(shape), width))
+        if field.objective.forecasts:
+            self.head_forecast = nn.Linear(width, places)
+        if field.objective.masks:
+            self.embed_hidden = nn.Parameter(torch.empty(width))
+            self.head_reconstruction = nn.Linear(width, values)
+
+    def _register_positions(self, settings: ModelSettings) -> None:
+        axes, patches = self.field.axes, self.field.patches
+        centres = [
+            patches.centres(number, torch.tensor(axis.values, dtype=torch.float64))
+            for number, axis in enumerate(axes, start=1)
+        ]
+        features = fourier_features(axes, centres, whole_sphere=any(axis.periodic for axis in axes))
+        self.register_buffer("position_features", features, persistent=False)
+        coordinates = self.lattice.cells.double()
+        for number, (axis, own) in enumerate(zip(axes, centres, strict=True), start=1):
+            step = float((own[-1] - own[0]).abs()) / max(1, len(own) - 1)
+            if axis.periodic:
+                step = 360 / len(own) if axis.name == "longitude" else step
+            coordinates[:, number] = ((own - own[0]) / (step or 1.0))[self.lattice.cells[:, number]]
+        known = [0, *(number for number, axis in enumerate(axes, start=1) if not axis.nominal)]
+        angles = rotary_angles(
+            coordinates[:, known],
+            [float(patches.shape[number]) for number in known],
+            [patches.periodic[number] for number in known],
+            settings.width // settings.heads,
+        )
+        self.register_buffer("cosine", angles.cos().float(), persistent=False)
+        self.register_buffer("sine", angles.sin().float(), persistent=False)
+
+    def tokens(self, sample: FieldSample) -> tuple[torch.Tensor, torch.Tensor, Place]:
+        """Tokens (B, N, D), the frames with every gap filled (B, T, C, *S), and where tokens lie."""
+        inputs_BTCS, hidden_BN = sample.inputs_BTCS, sample.hidden_BN
+        filled_BTCS = self.field.filled(inputs_BTCS, hidden_BN)
+        # Parameters may be gathered in half precision, while the frames themselves are never rounded.
+        half = self.embed.weight.dtype
+        tokens_BND = self.embed(self.field.cut(filled_BTCS).to(half))
+        tokens_BND = tokens_BND + self.embed_position(self.position_features.to(half))[self.place_of]
+        tokens_BND = tokens_BND + self.embed_age[self.time_of]
+        tokens_BND = tokens_BND + self.embed_calendar(sample.calendar_BF.to(half))[:, None]
+        if self.field.objective.leads > 1:
+            # Of up to 32 leads, any two that follow one another lie a quarter of a turn apart in some octave.
+            lead = octaves(sample.lead_B[:, None].to(torch.float32) / self.field.objective.leads).to(half)
+            tokens_BND = tokens_BND + self.embed_lead(lead)[:, None]
+        if hasattr(self, "embed_place"):
+            tokens_BND = tokens_BND + self.embed_place[self.place_of]
+        valid = None
+        if sample.complete:
+            # Ranks sum the gradients of the same parameters, though only some of them may miss anything.
+            tokens_BND = tokens_BND + 0 * self.embed_missing
+        else:
+            missing_BN = self.field.cut(torch.isfinite(inputs_BTCS).logical_not_().float()).mean(-1)
+            if hidden_BN is not None:  # how much of a hidden token there was to see is hidden as well
+                missing_BN = missing_BN.masked_fill(hidden_BN, 0.0)
+            tokens_BND = tokens_BND + missing_BN[..., None].to(half) * self.embed_missing
+            valid = missing_BN < 1
+        if hidden_BN is not None:
+            tokens_BND = torch.where(hidden_BN[..., None], tokens_BND + self.embed_hidden, tokens_BND)
+        return tokens_BND, filled_BTCS, Place(cosine=self.cosine, sine=self.sine, valid=valid)
+
+    def predict(self, tokens_BND: torch.Tensor, filled_BTCS: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the objective asks for: `forecast` (B, C, *S) and `reconstruction` (B, T, C, *S), normalised."""
+        predictions = {}
+        if self.field.objective.forecasts:
+            changes = self.head_forecast(tokens_BND[:, self.last]).to(filled_BTCS.dtype)
+            change = join_some(self.field.frame_patches, changes, self.place_of[self.last])
+            predictions["forecast"] = filled_BTCS[:, -1] + change[:, 0]
+        if self.field.objective.masks:
+            changes = self.head_reconstruction(tokens_BND).to(filled_BTCS.dtype)
+            predictions["reconstruction"] = filled_BTCS + self.field.join(changes)
+        return predictions
+
+
+def fill_in_time(frames_BTCS: torch.Tensor, visible_BTCS: torch.Tensor) -> torch.Tensor:
+    """Frames whose gaps are filled by linear interpolation in time between what is visible of each grid point.
+
+    Before the first and after the last visible frame its value goes on; a point that is never visible is 0.
+    """
+    count = frames_BTCS.shape[1]
+    time = torch.arange(count, device=frames_BTCS.device).view(1, count, *[1] * (frames_BTCS.ndim - 2))
+    values = torch.where(visible_BTCS, frames_BTCS, 0.0)
+    before = torch.where(visible_BTCS, time, -1).cummax(1).values
+    after = torch.where(visible_BTCS, time, count).flip(1).cummin(1).values.flip(1)
+    any_before, any_after = before >= 0, after < count
+    low = torch.where(any_before, before, after).clamp(0, count - 1)
+    high = torch.where(any_after, after, before).clamp(0, count - 1)
+    share = (time - low).to(values.dtype) / (high - low).clamp_min(1)
+    low_value, high_value = values.gather(1, low), values.gather(1, high)
+    return low_value + share * (high_value - low_value)

@@ -1,0 +1,89 @@
+"""Skill of reconstructions of what was hidden, beside filling it in with the mean, or by interpolation in time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hyperslab.data.ahead import Reading
+from hyperslab.data.loader import Loader, Sampling, windows_of
+from hyperslab.data.points import PointBatch
+from hyperslab.model.objectives import split_values
+from hyperslab.parallel.tasks import Draws, FieldTask, HitTask
+
+Scores = tuple[int, list[dict[str, Any]]]
+"""Samples that were scored, and a row for each kind of reconstruction and each channel."""
+
+
+def field_scores(task: FieldTask, model: nn.Module, seed: int, reading: Reading) -> Scores:
+    """Error of what the model reconstructs of a dense archive's test split, in physical units, weighted by area."""
+    store = task.store
+    sampling = Sampling(history=task.sampling.history, lead=task.sampling.lead, rollout=0)
+    windows = windows_of(store, "test", sampling)
+    loader = Loader(store, windows, sampling, reading=reading)
+    totals: dict[str, torch.Tensor] = {}
+    weight = torch.zeros(len(store.channels), dtype=torch.float64)
+    area = task.area().double()
+    over = (0, 1, *range(3, 3 + len(store.space)))
+    for number, batch in enumerate(loader.in_order(range(len(windows)), 1)):
+        sample = task.sample(batch, Draws(seed=seed, numbers=[number], turn=0))
+        assert sample.hidden_BN is not None
+        truth = sample.inputs_BTCS
+        counted = task.field.spread(sample.hidden_BN) & torch.isfinite(truth)
+        weight += (counted * area).sum(over)
+        kinds = {
+            "reconstruction": model(task.name, sample)["reconstruction"],
+            "interpolation": task.field.filled(truth, sample.hidden_BN),
+            "mean": torch.zeros_like(truth),
+        }
+        for kind, found in kinds.items():
+            error = torch.where(counted, found - truth, 0.0).double()
+            totals[kind] = totals.get(kind, torch.zeros_like(weight)) + (error.square() * area).sum(over)
+    rows = [
+        row
+        for kind, total in totals.items()
+        for row in _rows(kind, store.channels, store.units, (total / weight).sqrt().numpy() * store.std)
+    ]
+    return len(windows), rows
+
+
+def hit_scores(task: HitTask, model: nn.Module, seed: int, reading: Reading) -> Scores:
+    """Error of what the model reconstructs of hidden cells: the chance that a part holds a hit, and hits' features.
+
+    The mean is the best constant there is: that of what is scored itself.
+    """
+    store, windows = task.store, task.windows("test")
+    gathered: dict[str, list[torch.Tensor]] = {name: [] for name in ("chance", "there", "found", "feature")}
+    for number, batch in enumerate(task.loader(windows, reading).in_order(range(len(windows)), 1)):
+        assert isinstance(batch, PointBatch)
+        sample = task.sample(batch, Draws(seed=seed, numbers=[number], turn=0))
+        assert sample.hidden_BN is not None
+        predictions = model(task.name, sample)
+        there, feature = split_values(sample, predictions["occupancy"].shape[-1])
+        hidden = sample.hidden_BN & sample.valid_BN
+        held = there[hidden] > 0
+        gathered["chance"].append(predictions["occupancy"][hidden].sigmoid().flatten())
+        gathered["there"].append(there[hidden].flatten())
+        gathered["found"].append(predictions["feature"][hidden][held])
+        gathered["feature"].append(feature[hidden][held])
+    chance, there, found, feature = (torch.cat(parts).double() for parts in gathered.values())
+    names, units = ("occupancy", *store.channels), {"occupancy": "1", **store.units}
+    rows = []
+    for kind, errors in (
+        ("reconstruction", (chance - there, found - feature)),
+        ("mean", (there.mean() - there, feature.mean(0) - feature)),
+    ):
+        by_part, by_channel = (error.square().mean(0).sqrt() for error in errors)
+        rmse = np.concatenate([by_part[None].numpy(), by_channel.numpy() * store.std])
+        rows += list(_rows(kind, names, units, rmse))
+    return len(windows), rows
+
+
+def _rows(
+    kind: str, channels: tuple[str, ...], units: dict[str, str], rmse: "np.ndarray[Any, Any]"
+) -> Iterator[dict[str, Any]]:
+    for channel, score in zip(channels, rmse.tolist(), strict=True):
+        known = score if np.isfinite(score) else None
+        yield {"kind": kind, "channel": channel, "units": units[channel], "lead": 0, "rmse": known, "acc": None}

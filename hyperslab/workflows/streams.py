@@ -1,0 +1,217 @@
+"""The archives that a campaign trains on, as the model sees them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hyperslab.data.frames import mask_of
+from hyperslab.data.grid import is_global
+from hyperslab.data.store import Store, open_store, place_of
+from hyperslab.errors import UserError
+from hyperslab.model.config import ObjectiveSettings, TokenSettings
+from hyperslab.workflows.campaign import MAIN, Campaign, CampaignDir
+
+if TYPE_CHECKING:
+    from hyperslab.data.sources import Index
+    from hyperslab.model.fields import Field
+    from hyperslab.model.hits import Cloud
+    from hyperslab.parallel.tasks import Task
+
+NOMINAL_AXES = ("parcel", "vertex", "grayordinate")
+"""Axes whose places are names: their order says nothing."""
+LOOKED_AT = 64
+"""Frames that are looked at for where an archive holds data, and how far its hits reach."""
+CELLS_ACROSS = 32
+"""Cells that a detector is cut into along each axis where a campaign does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """One archive of a campaign, and what is to be learned from it."""
+
+    name: str
+    tokens: TokenSettings
+    objective: ObjectiveSettings
+    weight: float = 1.0
+
+    def refuse_unsuited(self, *, is_ragged: bool) -> None:
+        """Refuse settings that such an archive cannot have.
+
+        Raises
+        ------
+        UserError
+            When there are any.
+        """
+        where = "" if self.name == MAIN else f"joint.{self.name}."
+        if is_ragged and self.objective.kind != "masked":
+            raise UserError(
+                f"{where}objective.kind: found {self.objective.kind} for an archive of hits, which are reconstructed "
+                "so far: set it to masked"
+            )
+        if is_ragged and self.tokens.patch is not None:
+            raise UserError(f"{where or 'model.'}patch: is for fields on a grid; hits have `cell`")
+        if not is_ragged and self.tokens.cell is not None:
+            raise UserError(f"{where or 'model.'}cell: is for archives of hits; fields on a grid have `patch`")
+
+
+def archives_of(campaign: Campaign) -> tuple[Archive, ...]:
+    """The archives of a campaign: the one that it stages itself, then those that were staged before."""
+    main = Archive(name=MAIN, tokens=campaign.model, objective=campaign.objective)
+    others = (
+        Archive(name=name, tokens=other, objective=other.objective, weight=other.weight)
+        for name, other in campaign.joint.items()
+    )
+    return (main, *others)
+
+
+def open_stores(campaign: Campaign, directory: CampaignDir) -> dict[str, Store]:
+    """The finished stores of all archives.
+
+    Raises
+    ------
+    UserError
+        When one cannot be used.
+    """
+    return {MAIN: open_store(directory.store)} | open_joint(campaign)
+
+
+def open_joint(campaign: Campaign) -> dict[str, Store]:
+    """The finished stores of the archives that were staged before.
+
+    Raises
+    ------
+    UserError
+        When one cannot be used.
+    """
+    return {name: open_store(_store_path(other.store)) for name, other in campaign.joint.items()}
+
+
+def _store_path(text: str) -> Path:
+    path = place_of(text)
+    staged = CampaignDir(path)
+    return staged.store if staged.journal.exists() else path
+
+
+def make_tasks(campaign: Campaign, stores: Mapping[str, Store]) -> "tuple[Task, ...]":
+    """What is to be learned from each archive.
+
+    Raises
+    ------
+    UserError
+        When an archive and the settings do not fit together.
+    """
+    from hyperslab.parallel.tasks import FieldTask, HitTask
+
+    tasks: list[Task] = []
+    for archive in archives_of(campaign):
+        store = stores[archive.name]
+        archive.refuse_unsuited(is_ragged=store.is_ragged)
+        if store.is_ragged:
+            cloud = make_cloud(archive, store)
+            tasks.append(HitTask(name=archive.name, store=store, weight=archive.weight, cloud=cloud))
+        else:
+            space = {name: values.tolist() for name, values in store.space.items()}
+            present = None if archive.tokens.empty == "tokens" else find_present(store)
+            field = make_field(campaign, archive, space, len(store.channels), present)
+            tasks.append(FieldTask(name=archive.name, store=store, weight=archive.weight, field=field))
+    return tuple(tasks)
+
+
+def make_field(
+    campaign: Campaign,
+    archive: Archive,
+    space: Mapping[str, Sequence[float]],
+    channels: int,
+    present: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None = None,
+) -> "Field":
+    """A dense archive as the model sees it.
+
+    Parameters
+    ----------
+    space
+        Coordinates along each axis of space.
+    present
+        Grid points that ever hold data, shape (*space); None where all do, or it is not known yet.
+    """
+    import torch
+
+    from hyperslab.model.fields import Field
+    from hyperslab.model.positions import Axis
+
+    axes = tuple(
+        Axis(
+            name=name,
+            values=tuple(values),
+            periodic=name == "longitude" and is_global(np.asarray(values)),
+            nominal=name in NOMINAL_AXES,
+        )
+        for name, values in space.items()
+    )
+    return Field(
+        channels=channels,
+        axes=axes,
+        tokens=archive.tokens,
+        objective=archive.objective,
+        present=None if present is None else torch.from_numpy(present),
+        block=campaign.model.block,
+    )
+
+
+def field_of_index(campaign: Campaign, index: "Index") -> "Field":
+    """The archive that a campaign is to stage, before it is staged: as if all grid points held data."""
+    space = {axis.name: axis.values for axis in index.space}
+    return make_field(campaign, archives_of(campaign)[0], space, len(index.channels))
+
+
+def find_present(store: Store) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
+    """Grid points that hold data in some of the training frames that are looked at, shape (*space); None for all.
+
+    One frame without a gap is enough to know that all do.
+    """
+    present = np.zeros(store.frame_shape[1:], bool)
+    for frame in _some_frames(store):
+        present |= np.isfinite(store.read(frame, frame + 1)[0]).any(axis=0)
+        if present.all():
+            return None
+    return present
+
+
+def make_cloud(archive: Archive, store: Store) -> "Cloud":
+    """An archive of hits as the model sees it: as far as hits reach in the training frames that are looked at.
+
+    Raises
+    ------
+    UserError
+        When the cell does not fit the axes, or there are no hits.
+    """
+    from hyperslab.model.hits import Cloud, num_cells
+
+    positions = [store.read_points(frame, frame + 1)["position"] for frame in _some_frames(store)]
+    hits = np.concatenate(positions) if positions else np.empty((0, 0))
+    if not len(hits):
+        raise UserError(f"{store.path}: the training split holds no hit in the frames that were looked at; add data")
+    low, high = hits.min(axis=0).astype(float), hits.max(axis=0).astype(float)
+    cell = archive.tokens.cell or [max(extent, 1e-6) / CELLS_ACROSS for extent in (high - low).tolist()]
+    if len(cell) != len(low):
+        raise UserError(
+            f"{'model' if archive.name == MAIN else f'joint.{archive.name}'}.cell: found {len(cell)} sizes for hits "
+            f"along {len(low)} axes; give one for each"
+        )
+    return Cloud(
+        channels=len(store.channels),
+        low=tuple(low.tolist()),
+        cell=tuple(cell),
+        shape=tuple(num_cells(*edges) for edges in zip(low.tolist(), high.tolist(), cell, strict=True)),
+        tokens=archive.tokens,
+        objective=archive.objective,
+    )
+
+
+def _some_frames(store: Store) -> list[int]:
+    """Training frames to look at, spread evenly over all of them."""
+    frames = np.flatnonzero(mask_of(store.splits["train"], len(store.time)) & store.valid)
+    chosen = np.linspace(0, len(frames) - 1, min(len(frames), LOOKED_AT)).round().astype(int)
+    return [int(frame) for frame in frames[np.unique(chosen)]]
