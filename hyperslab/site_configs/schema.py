@@ -26,7 +26,7 @@ class Site(Settings):
     """Staging tasks that run at a time; each needs about 400 MiB of memory."""
     shard_mebibytes: float = Field(default=256, gt=0)
     """Size of a shard before compression, to suit the file system: large where many files are slow (Lustre)."""
-    reading_threads: int = Field(default=1, ge=1)
+    reading_threads: int = Field(default=1, ge=1, le=256)
     """Threads with which each process of training reads ahead."""
     reading_mebibytes: float = Field(default=1024, gt=0)
     """Memory of each process of training for samples that are read ahead."""
