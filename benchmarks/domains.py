@@ -37,8 +37,8 @@ BRAINS: Content = {
 HITS: Content = {
     "data": {"source": "lartpc"},
     "model": {"width": 64, "depth": 3, "history": 1, "cell": [1.7736, 1.7736, 20.0]},
-    "objective": {"kind": "masked"},
-    "train": {"learning_rate": 0.002},
+    "objective": {"kind": "masked", "mask": {"ratio": 0.3}},
+    "train": {"learning_rate": 0.002, "batch": 16},
 }
 FILES = {
     "winds": "climate/monthly_navy_winds.cdf",

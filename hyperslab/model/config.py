@@ -12,6 +12,15 @@ BASE_WIDTH = 128
 """Width at which learning rates are meant as they are given; at others that of hidden layers follows from it."""
 
 
+_KEYS = {
+    "window": ("window",),
+    "block_sparse": ("block", "density", "blocks", "pattern", "backend", "probe_steps", "probe_every"),
+    "linear": ("features", "directions", "probe_steps", "probe_every"),
+    "nystrom": ("landmarks",),
+}
+"""What each kind of attention needs to know."""
+
+
 class AttentionSettings(Settings):
     """One kind of attention, and what that kind needs to know."""
 
@@ -52,6 +61,14 @@ class AttentionSettings(Settings):
         return value
 
     @model_validator(mode="after")
+    def _of_this_kind(self) -> Self:
+        own = _KEYS.get(self.kind, ())
+        for name, field in type(self).model_fields.items():
+            if name not in ("kind", *own) and getattr(self, name) != field.default:
+                raise ValueError(f"attention.{name}: is not for {self.kind} attention; leave it out, or change `kind`")
+        return self
+
+    @model_validator(mode="after")
     def _probes_end(self) -> Self:
         if self.probe_every is not None and self.probe_every <= self.probe_steps:
             raise ValueError(
@@ -75,6 +92,8 @@ class AttentionSettings(Settings):
 def _by_layer(value: Any) -> Any:
     """A kind by its name, and one kind for all layers, written without a list."""
     layers = value if isinstance(value, list) else [value]
+    if any(isinstance(layer, dict) and "kind" not in layer for layer in layers):
+        raise ValueError("give the `kind` that the settings are for, such as {kind: window, window: 64}")
     return [{"kind": layer} if isinstance(layer, str) else layer for layer in layers]
 
 

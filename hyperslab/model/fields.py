@@ -45,10 +45,13 @@ class Field:
         sides = [1] + [patch] * len(sizes) if isinstance(patch, int) else list(patch)
         if len(sides) == len(sizes):
             sides = [1, *sides]
-        if len(sides) != len(sizes) + 1 or self.tokens.history % sides[0]:
+        # Along a short axis a patch may reach over its end, though not along all of them.
+        fits = any(side <= size for side, size in zip(sides[1:], sizes, strict=False))
+        if len(sides) != len(sizes) + 1 or self.tokens.history % sides[0] or not fits:
             raise UserError(
                 f"model.patch: found {patch} for frames along {', '.join(axis.name for axis in self.axes)} and a "
-                f"history of {self.tokens.history} frames; give one number, {len(sizes)} numbers, or "
+                f"history of {self.tokens.history} frames; give sides within the grid: one number, "
+                f"{len(sizes)} numbers, or "
                 f"{len(sizes) + 1} that begin with a divisor of model.history"
             )
         periodic = (False, *(axis.periodic for axis in self.axes))
@@ -140,6 +143,7 @@ class FieldStream(nn.Module):
     place_of: torch.Tensor
     time_of: torch.Tensor
     last: torch.Tensor
+    most: torch.Tensor
     cosine: torch.Tensor
     sine: torch.Tensor
 
@@ -156,6 +160,10 @@ class FieldStream(nn.Module):
         self.register_buffer("time_of", time.clone(), persistent=False)
         self.register_buffer("place_of", numbers, persistent=False)
         self.register_buffer("last", (time == patches.shape[0] - 1).nonzero()[:, 0], persistent=False)
+        # What a token could hold: the points of its patch at which there ever is data.
+        present = torch.ones(()) if field.present is None else field.present.float()
+        most = field.cut(present.expand(1, patches.sizes[0], field.channels, *patches.sizes[1:])).sum(-1)
+        self.register_buffer("most", most[0], persistent=False)
         self._register_positions(settings)
         self.embed = nn.Linear(values, width)
         self.embed_position = nn.Linear(self.position_features.shape[1], width)
@@ -217,7 +225,7 @@ class FieldStream(nn.Module):
             # Ranks sum the gradients of the same parameters, though only some of them may miss anything.
             tokens_BND = tokens_BND + 0 * self.embed_missing
         else:
-            missing_BN = self.field.cut(torch.isfinite(inputs_BTCS).logical_not_().float()).mean(-1)
+            missing_BN = self._missing(inputs_BTCS)
             if hidden_BN is not None:  # how much of a hidden token there was to see is hidden as well
                 missing_BN = missing_BN.masked_fill(hidden_BN, 0.0)
             tokens_BND = tokens_BND + missing_BN[..., None].to(half) * self.embed_missing
@@ -225,6 +233,11 @@ class FieldStream(nn.Module):
         if hidden_BN is not None:
             tokens_BND = torch.where(hidden_BN[..., None], tokens_BND + self.embed_hidden, tokens_BND)
         return tokens_BND, filled_BTCS, Place(cosine=self.cosine, sine=self.sine, valid=valid)
+
+    def _missing(self, inputs_BTCS: torch.Tensor) -> torch.Tensor:
+        """Share of what each token could hold that is missing, shape (B, N)."""
+        there = self.field.cut(torch.isfinite(inputs_BTCS).float()).sum(-1)
+        return 1 - there / self.most
 
     def predict(self, tokens_BND: torch.Tensor, filled_BTCS: torch.Tensor) -> dict[str, torch.Tensor]:
         """What the objective asks for: `forecast` (B, C, *S) and `reconstruction` (B, T, C, *S), normalised."""

@@ -81,15 +81,17 @@ def rotary_angles(
         Whether each axis closes on itself.
     """
     pairs = head_width // 2
-    own = pairs // max(1, len(lengths))
+    first = 0
     angles = coordinates.new_zeros((*coordinates.shape[:-1], pairs))
     for axis, (length, closes) in enumerate(zip(lengths, periodic, strict=True)):
+        own = pairs // len(lengths) + (axis < pairs % len(lengths))
         steps = torch.arange(own, dtype=torch.float64, device=coordinates.device) / max(1, own - 1)
         rates = max(length, 1.0) ** -steps
         if closes:
             turn = 2 * math.pi / length
             rates = (rates / turn).round().clamp_min(1.0) * turn
-        angles[..., axis * own : (axis + 1) * own] = coordinates[..., axis, None] * rates.to(coordinates.dtype)
+        angles[..., first : first + own] = coordinates[..., axis, None] * rates.to(coordinates.dtype)
+        first += own
     return angles
 
 

@@ -21,7 +21,7 @@ def set_probing(model: nn.Module, settings: ModelSettings, step: int | None) -> 
     Parameters
     ----------
     step
-        Training steps done; None outside of training.
+        Training steps done; None where nothing is to be learned.
 
     Returns
     -------
@@ -38,9 +38,30 @@ def set_probing(model: nn.Module, settings: ModelSettings, step: int | None) -> 
     return ended
 
 
+def attend_as_trained(model: nn.Module, settings: ModelSettings, step: int) -> None:
+    """Let layers attend as training has taught the model to: those whose pattern is not chosen yet, exactly.
+
+    Parameters
+    ----------
+    step
+        Training steps done.
+    """
+    for layer, block in enumerate(_blocks(model)):
+        chosen, mixer = settings.attention_of(layer), block.attention.mixer
+        if isinstance(mixer, BlockSparse):
+            mixer.probing = chosen.is_learned and step <= chosen.probe_steps
+
+
 def influences(model: nn.Module) -> list[torch.Tensor]:
     """What layers with learned patterns have measured, each of shape (block, block)."""
-    return [buffer for name, buffer in model.named_buffers() if ".influence_" in name]
+    mixers = [block.attention.mixer for block in _blocks(model)]
+    return [
+        buffer
+        for mixer in mixers
+        if isinstance(mixer, BlockSparse)
+        for name, buffer in mixer.named_buffers()
+        if name.startswith("influence_")
+    ]
 
 
 def settle(model: nn.Module) -> None:
@@ -83,6 +104,10 @@ def attention_errors(model: nn.Module, lattice: Lattice | None, forward: Callabl
     return errors
 
 
+MOST_TOKENS = 8192
+"""Tokens of a sample up to which errors are measured: masks of all pairs take their square."""
+
+
 class _Note:
     """A hook that compares what a kind of attention gave with what exact attention gives."""
 
@@ -91,6 +116,8 @@ class _Note:
 
     def __call__(self, mixer: Mixer, given: tuple[Any, ...], mixed: torch.Tensor) -> None:
         query, key, value, valid, _ = given
+        if query.shape[2] > MOST_TOKENS:
+            return
         exact = F.scaled_dot_product_attention(query, key, value, None if valid is None else valid[:, None, None])
         self.errors[f"{self.layer}/output_error"] = float(relative_error(mixed, exact, valid).sqrt())
         allowed = None if self.lattice is None else mixer.allowed(self.lattice)

@@ -23,7 +23,8 @@ def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         is_matrix = parameter.ndim >= 2
-        takes_features = is_matrix and (name.startswith("blocks.") or ".head_" in name)
+        is_head = name.split(".")[-2:][0].startswith("head_")
+        takes_features = is_matrix and (name.startswith("blocks.") or is_head)
         decay = weight_decay if is_matrix and not name.endswith("directions") else 0.0
         groups.setdefault((BASE_WIDTH / width if takes_features else 1.0, decay), []).append(parameter)
     return [

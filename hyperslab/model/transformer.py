@@ -67,9 +67,10 @@ class SpaceTimeTransformer(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise: normal weights by fan-in, residual branches scaled by depth, heads zero."""
         for name, parameter in self.named_parameters():
-            if ".head_" in name or name.endswith("bias"):
+            owner, leaf = name.split(".")[-2:] if "." in name else ("", name)
+            if owner.startswith("head_") or leaf == "bias":
                 nn.init.zeros_(parameter)
-            elif ".embed_" in name or (parameter.ndim == 2 and not name.endswith("directions")):
+            elif leaf.startswith("embed_") or (parameter.ndim == 2 and not name.endswith("directions")):
                 is_table = not name.endswith("weight")  # a vector for each of some things, whatever the width
                 scale = (2 * len(self.blocks)) ** -0.5 if name.endswith("output.weight") else 1.0
                 nn.init.normal_(parameter, std=scale * (BASE_WIDTH if is_table else parameter.shape[-1]) ** -0.5)
@@ -107,7 +108,7 @@ def make_model(settings: ModelSettings, streams: Mapping[str, Stream]) -> nn.Mod
     where, _, name = settings.module.partition(":")
     try:
         factory = getattr(importlib.import_module(where), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a module of somebody else's may raise anything
         raise UserError(f"model.module: {settings.module} cannot be imported ({error}); check the path") from None
     if not callable(factory):
         raise UserError(f"model.module: {settings.module} is a {type(factory).__name__}; give a function or a class")

@@ -1,5 +1,6 @@
 """What the model learns from one archive: batches become samples, and predictions a loss."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -133,20 +134,16 @@ class FieldTask(Task):
         return by_channel.view(-1, *[1] * len(self.field.axes)) * self.area()
 
     def sample(self, batch: Batch, draws: Draws) -> FieldSample:
-        """What the model is given of a batch.
-
-        Raises
-        ------
-        UserError
-            When there is data where the archive was taken to have none.
-        """
+        """What the model is given of a batch."""
         objective, b = self.field.objective, len(batch.inputs)
         there = torch.isfinite(batch.inputs)
         if self.field.present is not None:
             if bool((there & ~self.field.present).any()):
-                raise UserError(
+                # A place without a token can neither be seen nor told; that it holds something now is said once.
+                warnings.warn(
                     f"{self.store.path}: holds values at grid points that were empty in every frame that was looked "
-                    "at; set model.empty to `tokens`, in a new campaign"
+                    "at, which the model does not see; model.empty: tokens, in a new campaign, lets it",
+                    stacklevel=2,
                 )
             there = there | ~self.field.present
         lead = draws.lead(objective.leads)

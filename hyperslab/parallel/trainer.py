@@ -19,7 +19,7 @@ from hyperslab.data.loader import mixed
 from hyperslab.data.order import Order
 from hyperslab.errors import UserError
 from hyperslab.model.config import ModelSettings
-from hyperslab.model.probing import attention_errors, influences, set_probing, settle
+from hyperslab.model.probing import attend_as_trained, attention_errors, influences, set_probing, settle
 from hyperslab.model.scaling import parameter_groups
 from hyperslab.parallel import catalog, checkpoint
 from hyperslab.parallel.config import CheckpointSettings, TrainSettings
@@ -110,7 +110,7 @@ def train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool]) -> int
                 values[f"train/loss/{run.tasks[number].name}"] = loss
             metrics.log(step, values | meter.read(step, run.train.batch))
         if step % run.train.validate_every == 0 or last:
-            metrics.log(step, validate(run))
+            metrics.log(step, validate(run, step))
         if step % run.checkpoints.every == 0 or last or stop:
             _save(run, optimizer, order, step)
     batches.close()
@@ -190,12 +190,12 @@ def learning_rate(settings: TrainSettings, step: int) -> float:
     return settings.learning_rate * (FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * cosine)
 
 
-def validate(run: Run) -> dict[str, float]:
+def validate(run: Run, step: int) -> dict[str, float]:
     """Mean loss over validation windows, of each archive and of all, and what attention misses; the same on all ranks.
 
     The windows are shared out over the ranks.
     """
-    set_probing(run.model, run.settings, None)
+    attend_as_trained(run.model, run.settings, step)
     run.model.eval()
     with torch.no_grad():
         losses = {task.name: _validation_loss(run, task) for task in run.tasks}

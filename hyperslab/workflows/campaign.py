@@ -88,6 +88,16 @@ class Campaign(Settings):
         return value
 
     @model_validator(mode="after")
+    def _patterns_are_chosen(self) -> Self:
+        probed = max((kind.probe_steps for kind in self.model.attention if kind.is_learned), default=0)
+        if probed >= self.train.steps:
+            raise ValueError(
+                f"model.attention.probe_steps: found {probed} of {self.train.steps} train.steps; what is learned must "
+                "be used before training ends: give fewer"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _ranks_divide_batch(self) -> Self:
         ranks = self.parallel.ranks
         if ranks and self.train.batch % ranks:

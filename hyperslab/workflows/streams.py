@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hyperslab.data.frames import mask_of
+from hyperslab.data.frames import Ints, mask_of
 from hyperslab.data.grid import is_global
 from hyperslab.data.store import Store, open_store, place_of
 from hyperslab.errors import UserError
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 NOMINAL_AXES = ("parcel", "vertex", "grayordinate")
 """Axes whose places are names: their order says nothing."""
 LOOKED_AT = 64
-"""Frames that are looked at for where an archive holds data, and how far its hits reach."""
+"""Training frames that are looked at for how far hits reach."""
+LOOKED_AT_BYTES = 1 << 30
+"""Values that are looked at for where an archive holds data: all frames of a small one, else some, evenly spread."""
+MOST_CELLS = 1024
+"""Cells along an axis of a detector: as many as a place on the curve tells apart."""
 CELLS_ACROSS = 32
 """Cells that a detector is cut into along each axis where a campaign does not say."""
 
@@ -167,12 +171,14 @@ def field_of_index(campaign: Campaign, index: "Index") -> "Field":
 
 
 def find_present(store: Store) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
-    """Grid points that hold data in some of the training frames that are looked at, shape (*space); None for all.
+    """Grid points that hold data in some of the frames that are looked at, shape (*space); None for all.
 
-    One frame without a gap is enough to know that all do.
+    One frame without a gap is enough to know that all do. Frames of all splits are looked at: a subject of the test
+    split has a brain mask of its own.
     """
     present = np.zeros(store.frame_shape[1:], bool)
-    for frame in _some_frames(store):
+    most = max(LOOKED_AT, LOOKED_AT_BYTES // (4 * int(np.prod(store.frame_shape))))
+    for frame in _some_frames(np.flatnonzero(store.valid), most):
         present |= np.isfinite(store.read(frame, frame + 1)[0]).any(axis=0)
         if present.all():
             return None
@@ -189,7 +195,8 @@ def make_cloud(archive: Archive, store: Store) -> "Cloud":
     """
     from hyperslab.model.hits import Cloud, num_cells
 
-    positions = [store.read_points(frame, frame + 1)["position"] for frame in _some_frames(store)]
+    training = np.flatnonzero(mask_of(store.splits["train"], len(store.time)) & store.valid)
+    positions = [store.read_points(frame, frame + 1)["position"] for frame in _some_frames(training, LOOKED_AT)]
     hits = np.concatenate(positions) if positions else np.empty((0, 0))
     if not len(hits):
         raise UserError(f"{store.path}: the training split holds no hit in the frames that were looked at; add data")
@@ -200,18 +207,23 @@ def make_cloud(archive: Archive, store: Store) -> "Cloud":
             f"{'model' if archive.name == MAIN else f'joint.{archive.name}'}.cell: found {len(cell)} sizes for hits "
             f"along {len(low)} axes; give one for each"
         )
+    shape = tuple(num_cells(*edges) for edges in zip(low.tolist(), high.tolist(), cell, strict=True))
+    if max(shape) > MOST_CELLS or max(shape) == 1:
+        raise UserError(
+            f"{'model' if archive.name == MAIN else f'joint.{archive.name}'}.cell: found {list(cell)}, which cuts the "
+            f"detector into {' x '.join(map(str, shape))} cells; give sizes that make 2 to {MOST_CELLS} along its axes"
+        )
     return Cloud(
         channels=len(store.channels),
         low=tuple(low.tolist()),
         cell=tuple(cell),
-        shape=tuple(num_cells(*edges) for edges in zip(low.tolist(), high.tolist(), cell, strict=True)),
+        shape=shape,
         tokens=archive.tokens,
         objective=archive.objective,
     )
 
 
-def _some_frames(store: Store) -> list[int]:
-    """Training frames to look at, spread evenly over all of them."""
-    frames = np.flatnonzero(mask_of(store.splits["train"], len(store.time)) & store.valid)
-    chosen = np.linspace(0, len(frames) - 1, min(len(frames), LOOKED_AT)).round().astype(int)
+def _some_frames(frames: Ints, most: int) -> list[int]:
+    """Some of the frames, at most so many, spread evenly over all of them."""
+    chosen = np.linspace(0, len(frames) - 1, min(len(frames), most)).round().astype(int)
     return [int(frame) for frame in frames[np.unique(chosen)]]

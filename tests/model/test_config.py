@@ -96,7 +96,6 @@ def test_hiding_nothing_or_everything_is_refused(ratio):
             [{"kind": "linear", "features": 8}, "axial"],
             [AttentionSettings(kind="linear", features=8), AttentionSettings(kind="axial")],
         ),
-        ([{}], [AttentionSettings(kind="dense")]),
     ],
 )
 def test_attention_may_be_written_as_a_name_a_mapping_or_a_list(written, meant):
@@ -190,7 +189,7 @@ def test_a_model_of_ones_own_needs_a_module_and_a_name(module):
         ({"kind": "linear"}, False),
         ({"kind": "linear", "directions": "learned"}, True),
         # What another kind learns says nothing.
-        ({"kind": "window", "pattern": "learned", "directions": "learned"}, False),
+        ({"kind": "window"}, False),
     ],
 )
 def test_what_learns_from_exact_attention_probes_and_nothing_else_does(attention, learned):
@@ -244,3 +243,15 @@ def test_roll_outs_by_several_leads_at_a_stroke_are_refused():
 @pytest.mark.parametrize(("model", "key"), [(TokenSettings, "patch"), (AttentionSettings, "window")])
 def test_an_empty_list_of_sides_is_refused(model, key):
     assert "or a list of such numbers" in mistake(model, {key: []})
+
+
+@pytest.mark.parametrize(
+    ("attention", "words"),
+    [
+        ({"density": 0.1}, "give the `kind` that the settings are for"),
+        ({"kind": "window", "density": 0.5}, "attention.density: is not for window attention"),
+        ({"kind": "dense", "window": 8}, "attention.window: is not for dense attention"),
+    ],
+)
+def test_settings_of_another_kind_of_attention_are_refused(attention, words):
+    assert words in mistake(ModelSettings, {"attention": attention})

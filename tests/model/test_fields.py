@@ -668,7 +668,7 @@ def test_angles_round_the_globe_have_no_seam(columns):
     ("patch", "history", "said"),
     [
         ([2, 2, 2, 2], 4, r"found \[2, 2, 2, 2\] for frames along latitude, longitude and a history of 4 frames"),
-        ([2], 4, r"give one number, 2 numbers, or 3 that begin with a divisor of model.history"),
+        ([2], 4, r"one number, 2 numbers, or 3 that begin with a divisor of model.history"),
         ([3, 2, 2], 4, r"model.patch: found \[3, 2, 2\]"),
         ([8, 2, 2], 4, r"a divisor of model.history"),
     ],
@@ -678,9 +678,14 @@ def test_a_patch_that_does_not_fit_is_refused(patch, history, said):
         _ = field_of(patch=patch, history=history).patches
 
 
+def test_a_patch_larger_than_the_grid_is_refused():
+    with pytest.raises(UserError, match=r"model\.patch: found 10000 .* give sides within the grid"):
+        _ = field_of(patch=10_000).patches
+
+
 @pytest.mark.parametrize(
     ("patch", "sides"),
-    [(3, (1, 3, 3)), ([3, 4], (1, 3, 4)), ([2, 3, 4], (2, 3, 4)), (None, (1, 1, 1)), ([4, 9, 9], (4, 9, 9))],
+    [(3, (1, 3, 3)), ([3, 4], (1, 3, 4)), ([2, 3, 4], (2, 3, 4)), (None, (1, 1, 1)), ([4, 2, 90], (4, 2, 90))],
 )
 def test_a_patch_is_one_number_or_one_for_each_axis_or_begins_with_its_frames(patch, sides):
     assert field_of(patch=patch).patches.patch == sides
@@ -725,3 +730,21 @@ def test_parameters_in_half_precision_predict_about_the_same(attention):
         # bfloat16 keeps 8 bits: some percent of changes of about 4 after two layers.
         error = (rounded[name] - exact[name]).square().mean().sqrt()
         assert error < 0.05 * exact[name].square().mean().sqrt()
+
+
+def test_a_sample_beside_one_with_a_gap_is_told_the_same_as_by_itself():
+    # A patch that lies partly where there never is data misses nothing, whether another sample does or not.
+    present = torch.ones(5, 8, dtype=torch.bool)
+    present[0, 0] = False
+    field = replace(field_of(kind="forecast"), present=present)
+    stream = stream_of(field)
+    frames = frames_of(field, batch=2)
+    frames[..., 0, 0] = NAN
+    gappy = frames.clone()
+    gappy[1, 0, 0, 2, 2] = NAN
+    whole = replace(sample_of(frames), complete=True)
+    alone = replace(whole, inputs_BTCS=frames[:1], calendar_BF=whole.calendar_BF[:1], lead_B=whole.lead_B[:1])
+
+    beside = stream.tokens(replace(whole, inputs_BTCS=gappy, complete=False))[0]
+
+    torch.testing.assert_close(beside[:1], stream.tokens(alone)[0])

@@ -222,19 +222,20 @@ def test_rates_round_a_periodic_axis_are_whole_turns_and_at_least_one():
     torch.testing.assert_close(angles, 2 * math.pi / 100 * torch.tensor([[16.0, 2.0, 1.0]], dtype=torch.float64))
 
 
-def test_pairs_that_are_left_over_by_the_axes_are_not_turned():
-    # Seven pairs over two axes: three each, the last one stands still.
+def test_pairs_that_are_left_over_go_to_the_first_axes():
+    # Seven pairs over two axes: four and three; rates from 1 to 1/100 in four steps have a ratio of 100^(1/3) = 4.64.
     angles = rotary_angles(torch.tensor([[5.0, 7.0]], dtype=torch.float64), [100.0, 100.0], [False, False], 14)
 
-    expected = torch.tensor([[5.0, 0.5, 0.05, 7.0, 0.7, 0.07, 0.0]], dtype=torch.float64)
+    first = [5.0, 5.0 / 100 ** (1 / 3), 5.0 / 100 ** (2 / 3), 0.05]
+    expected = torch.tensor([[*first, 7.0, 0.7, 0.07]], dtype=torch.float64)
     torch.testing.assert_close(angles, expected)
 
 
-def test_more_axes_than_pairs_turn_nothing():
-    # One pair cannot be shared out over three axes.
+def test_fewer_pairs_than_axes_turn_by_the_first_axes():
+    # The only pair turns a radian a cell along the first of three axes.
     angles = rotary_angles(torch.full((4, 3), 5.0), [9.0, 9.0, 9.0], [False, True, False], 2)
 
-    assert angles.tolist() == [[0.0]] * 4
+    assert angles.tolist() == [[5.0]] * 4
 
 
 def test_an_axis_with_a_single_pair_turns_a_radian_a_cell():

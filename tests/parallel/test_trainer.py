@@ -287,7 +287,7 @@ def test_the_wait_for_input_is_that_of_the_rank_that_waits_longest(store, tmp_pa
 
 
 def untrained_validation_loss(task: Task) -> float:
-    return validate(make_run(task))["validation/loss"]
+    return validate(make_run(task), 0)["validation/loss"]
 
 
 @pytest.mark.parametrize(("ranks", "windows"), [(1, 3), (2, 3), (2, 64)])

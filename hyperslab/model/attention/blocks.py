@@ -10,9 +10,8 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
-ALL = slice(None)
 GATHERED_BYTES = 1 << 19
-"""Keys and values that each core gathers at a time, about: they stay in its cache while they are used."""
+"""Keys and values that are gathered at a time, about: they stay in a core's cache while they are used."""
 
 
 def attend_blocks(
@@ -71,11 +70,11 @@ def attend_rows(
         mixed: torch.Tensor = _Gathered.apply(query, key, value, own, seen, bias, filled)  # type: ignore[no-untyped-call]
         return mixed
     seen = own if seen is None else seen
-    keys, values, mask = _gather(key, seen), _gather(value, seen), _mask(key, bias, seen, filled)
-    part = F.scaled_dot_product_attention(_gather(query, own), keys, values, mask)
+    mask = _mask(key, bias, seen, filled, slice(None), slice(None))
+    part = F.scaled_dot_product_attention(_gather(query, own), _gather(key, seen), _gather(value, seen), mask)
     if filled is not None:
         part = part * filled[..., None]
-    return torch.zeros_like(query).index_add(1, own.flatten(), part.view(query.shape[0], -1, *query.shape[2:]))
+    return part.new_zeros(query.shape).index_add(1, own.flatten(), part.reshape(len(query), -1, *query.shape[2:]))
 
 
 def attend_blocks_flex(
@@ -169,9 +168,14 @@ def _chunks(key: torch.Tensor, seen: torch.Tensor) -> list[slice]:
 
 
 def _heads(key: torch.Tensor, seen: torch.Tensor) -> list[slice]:
-    """Heads that are worked on at a time: fewer than all where even one row is too much."""
-    step = max(1, GATHERED_BYTES // _row_bytes(key, seen))
+    """Heads that are worked on at a time: where even one row is too much, no more than there are threads."""
+    step = max(_num_threads(), GATHERED_BYTES // _row_bytes(key, seen))
     return [slice(start, start + step) for start in range(0, len(key), step)]
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _num_threads() -> int:
+    return torch.get_num_threads()
 
 
 def _row_bytes(key: torch.Tensor, seen: torch.Tensor) -> int:
@@ -195,8 +199,8 @@ def _mask(
     bias: torch.Tensor | None,
     seen: torch.Tensor,
     filled: torch.Tensor | None,
-    heads: slice = ALL,
-    at: slice = ALL,
+    heads: slice,
+    at: slice,
 ) -> torch.Tensor | None:
     """What is added to the scores of some heads and rows, shape (heads or 1, rows, 1, M x tokens)."""
     there = None if filled is None else as_bias(filled[None, at, None], key.dtype)

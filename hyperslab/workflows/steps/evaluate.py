@@ -110,7 +110,8 @@ def forecast(task: FieldTask, model: nn.Module, batch: Batch) -> Fields:
     return {
         "truth": batch.target * std + mean,
         "forecast": rolled * std + mean,
-        "persistence": batch.inputs[:, -1:].expand_as(batch.target) * std + mean,
+        # Where the last frame misses a value, the mean: it is what the model's forecast starts from, too.
+        "persistence": torch.nan_to_num(batch.inputs[:, -1:]).expand_as(batch.target) * std + mean,
         "climatology": torch.from_numpy(normal)[torch.from_numpy(where.reshape(batch.target_time.shape))],
     }
 

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from hyperslab.data.ahead import Reading
-from hyperslab.data.loader import Loader, Sampling, windows_of
 from hyperslab.data.points import PointBatch
 from hyperslab.model.objectives import split_values
 from hyperslab.parallel.tasks import Draws, FieldTask, HitTask
@@ -20,9 +19,8 @@ Scores = tuple[int, list[dict[str, Any]]]
 def field_scores(task: FieldTask, model: nn.Module, seed: int, reading: Reading) -> Scores:
     """Error of what the model reconstructs of a dense archive's test split, in physical units, weighted by area."""
     store = task.store
-    sampling = Sampling(history=task.sampling.history, lead=task.sampling.lead, rollout=0)
-    windows = windows_of(store, "test", sampling)
-    loader = Loader(store, windows, sampling, reading=reading)
+    windows = task.windows("test")
+    loader = task.loader(windows, reading)
     totals: dict[str, torch.Tensor] = {}
     weight = torch.zeros(len(store.channels), dtype=torch.float64)
     area = task.area().double()
