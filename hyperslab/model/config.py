@@ -14,8 +14,8 @@ BASE_WIDTH = 128
 
 _KEYS = {
     "window": ("window",),
-    "block_sparse": ("block", "density", "blocks", "pattern", "backend", "probe_steps", "probe_every"),
-    "linear": ("features", "directions", "probe_steps", "probe_every"),
+    "block_sparse": ("block", "density", "blocks", "pattern", "backend", "probe_from", "probe_steps", "probe_every"),
+    "linear": ("features", "directions", "probe_from", "probe_steps", "probe_every"),
     "nystrom": ("landmarks",),
 }
 """What each kind of attention needs to know."""
@@ -48,8 +48,11 @@ class AttentionSettings(Settings):
     """Of `linear`: whether its features are drawn once, or trained to match exact attention while probing."""
     landmarks: int = Field(default=64, ge=1)
     """Of `nystrom`: landmarks; more are nearer to exact attention."""
+    probe_from: int = Field(default=0, ge=0)
+    """Of what is learned: training steps before the first ones in which exact attention is computed; until then
+    patterns are static. Early on a loss says little about what matters."""
     probe_steps: int = Field(default=50, ge=1)
-    """Of what is learned: training steps, from the first on, in which exact attention is computed to learn from."""
+    """Of what is learned: training steps in a row in which exact attention is computed to learn from."""
     probe_every: int | None = Field(default=None, ge=1)
     """Of what is learned: steps after which it is probed again; never where absent."""
 
@@ -85,8 +88,9 @@ class AttentionSettings(Settings):
 
     def probes(self, step: int) -> bool:
         """Whether the training step after `step` steps computes exact attention to learn from."""
-        within = step if self.probe_every is None else step % self.probe_every
-        return self.is_learned and within < self.probe_steps
+        since = step - self.probe_from
+        within = since if self.probe_every is None else since % self.probe_every
+        return self.is_learned and since >= 0 and within < self.probe_steps
 
 
 def _by_layer(value: Any) -> Any:

@@ -39,7 +39,7 @@ def set_probing(model: nn.Module, settings: ModelSettings, step: int | None) -> 
 
 
 def attend_as_trained(model: nn.Module, settings: ModelSettings, step: int) -> None:
-    """Let layers attend as training has taught the model to: those whose pattern is not chosen yet, exactly.
+    """Let layers attend as in the last training step: exactly, where that step probed.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def attend_as_trained(model: nn.Module, settings: ModelSettings, step: int) -> N
     for layer, block in enumerate(_blocks(model)):
         chosen, mixer = settings.attention_of(layer), block.attention.mixer
         if isinstance(mixer, BlockSparse):
-            mixer.probing = chosen.is_learned and step <= chosen.probe_steps
+            mixer.probing = chosen.probes(max(0, step - 1))
 
 
 def influences(model: nn.Module) -> list[torch.Tensor]:

@@ -89,11 +89,12 @@ class Campaign(Settings):
 
     @model_validator(mode="after")
     def _patterns_are_chosen(self) -> Self:
-        probed = max((kind.probe_steps for kind in self.model.attention if kind.is_learned), default=0)
+        learned = [kind for kind in self.model.attention if kind.is_learned]
+        probed = max((kind.probe_from + kind.probe_steps for kind in learned), default=0)
         if probed >= self.train.steps:
             raise ValueError(
-                f"model.attention.probe_steps: found {probed} of {self.train.steps} train.steps; what is learned must "
-                "be used before training ends: give fewer"
+                f"model.attention.probe_steps: probing ends after {probed} of {self.train.steps} train.steps; what is "
+                "learned must be used before training ends: give fewer, or a smaller probe_from"
             )
         return self
 

@@ -255,3 +255,10 @@ def test_an_empty_list_of_sides_is_refused(model, key):
 )
 def test_settings_of_another_kind_of_attention_are_refused(attention, words):
     assert words in mistake(ModelSettings, {"attention": attention})
+
+
+def test_probing_begins_where_it_is_told_to():
+    # Steps 5 and 6, then every 4 steps from there.
+    chosen = AttentionSettings(kind="block_sparse", pattern="learned", probe_from=5, probe_steps=2, probe_every=4)
+
+    assert [step for step in range(16) if chosen.probes(step)] == [5, 6, 9, 10, 13, 14]
