@@ -14,7 +14,6 @@ from hyperslab.data.frames import Windows
 from hyperslab.data.loader import Batch, Loader, Sampling, WindowLoader, windows_of
 from hyperslab.data.points import PointBatch, PointLoader
 from hyperslab.data.store import Store
-from hyperslab.errors import UserError
 from hyperslab.model.config import MaskSettings
 from hyperslab.model.fields import Field, FieldSample
 from hyperslab.model.hits import Cloud, HitSample, group_hits
@@ -125,11 +124,6 @@ class FieldTask(Task):
     def weights(self) -> torch.Tensor:
         """Weight in the loss of channels, by setting, and of grid points, by area; broadcasts to (C, *S)."""
         chosen = self.field.objective.channel_weights
-        unknown = set(chosen) - set(self.store.channels)
-        if unknown:
-            raise UserError(
-                f"objective.channel_weights: found {min(unknown)!r}; the archive has {', '.join(self.store.channels)}"
-            )
         by_channel = torch.tensor([chosen.get(name, 1.0) for name in self.store.channels])
         return by_channel.view(-1, *[1] * len(self.field.axes)) * self.area()
 

@@ -41,7 +41,12 @@ class Archive:
     objective: ObjectiveSettings
     weight: float = 1.0
 
-    def refuse_unsuited(self, *, is_ragged: bool) -> None:
+    @property
+    def prefix(self) -> str:
+        """What stands before its keys in a campaign; nothing for the archive that the campaign stages itself."""
+        return "" if self.name == MAIN else f"joint.{self.name}."
+
+    def refuse_unsuited(self, *, is_ragged: bool, channels: Sequence[str]) -> None:
         """Refuse settings that such an archive cannot have.
 
         Raises
@@ -49,7 +54,12 @@ class Archive:
         UserError
             When there are any.
         """
-        where = "" if self.name == MAIN else f"joint.{self.name}."
+        where = self.prefix
+        unknown = set(self.objective.channel_weights) - set(channels)
+        if unknown:
+            raise UserError(
+                f"{where}objective.channel_weights: found {min(unknown)!r}; the archive has {', '.join(channels)}"
+            )
         if is_ragged and self.objective.kind != "masked":
             raise UserError(
                 f"{where}objective.kind: found {self.objective.kind} for an archive of hits, which are reconstructed "
@@ -112,7 +122,7 @@ def make_tasks(campaign: Campaign, stores: Mapping[str, Store]) -> "tuple[Task, 
     tasks: list[Task] = []
     for archive in archives_of(campaign):
         store = stores[archive.name]
-        archive.refuse_unsuited(is_ragged=store.is_ragged)
+        archive.refuse_unsuited(is_ragged=store.is_ragged, channels=store.channels)
         if store.is_ragged:
             cloud = make_cloud(archive, store)
             tasks.append(HitTask(name=archive.name, store=store, weight=archive.weight, cloud=cloud))
@@ -204,13 +214,13 @@ def make_cloud(archive: Archive, store: Store) -> "Cloud":
     cell = archive.tokens.cell or [max(extent, 1e-6) / CELLS_ACROSS for extent in (high - low).tolist()]
     if len(cell) != len(low):
         raise UserError(
-            f"{'model' if archive.name == MAIN else f'joint.{archive.name}'}.cell: found {len(cell)} sizes for hits "
+            f"{archive.prefix or 'model.'}cell: found {len(cell)} sizes for hits "
             f"along {len(low)} axes; give one for each"
         )
     shape = tuple(num_cells(*edges) for edges in zip(low.tolist(), high.tolist(), cell, strict=True))
     if max(shape) > MOST_CELLS or max(shape) == 1:
         raise UserError(
-            f"{'model' if archive.name == MAIN else f'joint.{archive.name}'}.cell: found {list(cell)}, which cuts the "
+            f"{archive.prefix or 'model.'}cell: found {list(cell)}, which cuts the "
             f"detector into {' x '.join(map(str, shape))} cells; give sizes that make 2 to {MOST_CELLS} along its axes"
         )
     return Cloud(

@@ -9,7 +9,6 @@ from hyperslab.data.ahead import Reading
 from hyperslab.data.loader import Batch
 from hyperslab.data.points import PointBatch
 from hyperslab.data.store import Store
-from hyperslab.errors import UserError
 from hyperslab.model.config import MaskSettings, ModelSettings, ObjectiveSettings, TokenSettings
 from hyperslab.model.hits import Cloud
 from hyperslab.parallel.layout import Layout
@@ -154,11 +153,6 @@ def test_channels_weigh_as_they_are_set_and_rows_by_their_area(store):
     assert weights[0, 2, 0] == pytest.approx(1.5, rel=1e-6)
     assert weights[1, 2, 0] == pytest.approx(0.75, rel=1e-6)
     assert weights[0, 0, 0] == pytest.approx(3 * (1 - 3**0.5 / 2), rel=1e-5)
-
-
-def test_weights_of_unknown_channels_are_refused(store):
-    with pytest.raises(UserError, match=r"objective\.channel_weights: found 'v10'; the archive has t2m, u10"):
-        one_task(store, channel_weights={"v10": 1}).weights()
 
 
 def test_data_at_a_point_that_was_taken_to_be_empty_are_not_seen_and_it_is_said(store):

@@ -34,3 +34,14 @@ def test_a_split_too_short_for_a_window_is_refused_before_anything_is_written(tm
 def test_a_batch_that_the_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train\.batch: must be a multiple of the number of ranks \(2\), got 3; try 4"):
         plan_of(tmp_path, train={"batch": 3})
+
+
+def test_weights_of_unknown_channels_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^objective\.channel_weights: found 'nope'; the archive has "):
+        plan_of(tmp_path, objective={"channel_weights": {"nope": 2.0}})
+
+
+def test_attention_that_cannot_train_on_the_device_is_refused(tmp_path: Path) -> None:
+    attention = {"kind": "block_sparse", "backend": "flex"}
+    with pytest.raises(UserError, match=r"model\.attention\.backend: found flex, which does not train on the cpu"):
+        plan_of(tmp_path, model={"attention": attention})

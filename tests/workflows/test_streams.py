@@ -10,8 +10,10 @@ import torch
 from hyperslab.data.store import open_store
 from hyperslab.errors import UserError
 from hyperslab.parallel.tasks import FieldTask, HitTask
+from hyperslab.site_configs.loader import load_site
 from hyperslab.workflows.campaign import CampaignDir, load_campaign
 from hyperslab.workflows.journal import read_metrics
+from hyperslab.workflows.steps.plan import make_plan
 from hyperslab.workflows.streams import archives_of, find_present, make_tasks, open_joint, open_stores
 from tests.workflows import harness
 
@@ -104,6 +106,24 @@ def test_grid_points_without_data_are_found_and_are_no_tokens(archives: Path, tm
     assert find_present(store) is None
     assert present is not None
     assert np.flatnonzero(~present).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"history": 1000}, r"joint\.brains: the train split has .* needs 1000 \(joint\.brains\.history"),
+        ({"objective": {"kind": "masked", "channel_weights": {"x": 1}}}, r"joint\.brains\.objective\.channel_weights"),
+        ({"cell": [2.0]}, r"joint\.brains\.cell: is for archives of hits"),
+    ],
+)
+def test_a_joint_archive_is_looked_at_before_anything_is_done(
+    archives: Path, tmp_path: Path, settings: Any, words: str
+) -> None:
+    entry = {"store": str(archives / "brains"), "objective": {"kind": "masked"}} | settings
+    data = {"files": [str(archives / "winds.nc")]}
+    campaign = load_campaign(harness.write_campaign(tmp_path / "c.yaml", data=data, joint={"brains": entry}), [])
+    with pytest.raises(UserError, match=words):
+        make_plan(campaign, load_site("local"))
 
 
 @pytest.mark.slow

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hyperslab.data.frames import find_windows, mask_of, measure_segments
+from hyperslab.data.frames import Bools, Ints, find_windows, mask_of, measure_segments
 from hyperslab.data.grid import is_global
 from hyperslab.data.recipe import Recipe, make_recipe
 from hyperslab.data.sources import Index, source_of
 from hyperslab.data.sources.paths import expand
+from hyperslab.data.splits import Splits
 from hyperslab.errors import UserError
 from hyperslab.parallel.layout import Layout, make_layout
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import MAIN, Campaign
 from hyperslab.workflows.steps import STEPS
-from hyperslab.workflows.streams import archives_of, field_of_index, open_joint
+from hyperslab.workflows.streams import Archive, archives_of, field_of_index, open_joint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +51,22 @@ def make_plan(campaign: Campaign, site: Site, recipe: Recipe | None = None) -> P
     """
     layout = make_layout(campaign.parallel, site.ranks_per_node, campaign.train.batch)
     recipe = recipe or plan_store(campaign, site)
+    index = recipe.index
     main, *others = archives_of(campaign)
-    main.refuse_unsuited(is_ragged=recipe.index.is_ragged)
+    main.refuse_unsuited(is_ragged=index.is_ragged, channels=[channel.name for channel in index.channels])
     stores = open_joint(campaign)
     for archive in others:
+        store = stores[archive.name]
         _refuse_name(archive.name)
-        archive.refuse_unsuited(is_ragged=stores[archive.name].is_ragged)
-    return Plan(recipe=recipe, num_windows=_count_windows(campaign, recipe), layout=layout)
+        archive.refuse_unsuited(is_ragged=store.is_ragged, channels=store.channels)
+        _count_windows(campaign, archive, store.segment, store.valid, store.splits)
+    if site.device == "cpu" and any(kind.backend == "flex" for kind in campaign.model.attention):
+        raise UserError(
+            f"model.attention.backend: found flex, which does not train on the {site.device} of this site; leave it out"
+        )
+    valid = np.ones(len(index.segments), bool)
+    windows = _count_windows(campaign, main, index.segments, valid, recipe.splits)
+    return Plan(recipe=recipe, num_windows=windows, layout=layout)
 
 
 def _refuse_name(name: str) -> None:
@@ -67,24 +77,30 @@ def _refuse_name(name: str) -> None:
         raise UserError(f"joint.{name}: is a name that PyTorch keeps for itself; choose another")
 
 
-def _count_windows(campaign: Campaign, recipe: Recipe) -> dict[str, int]:
-    segments = recipe.index.segments
-    valid = np.ones(len(segments), bool)
-    counts = {}
-    for split, ranges in recipe.splits.items():
-        steps = campaign.objective.targets
-        if split == "test" and campaign.objective.forecasts:
-            steps = campaign.evaluate.rollout
-        span = (campaign.model.history + steps - 1) * campaign.objective.lead + 1
+def _count_windows(
+    campaign: Campaign, archive: Archive, segments: Ints, valid: Bools, splits: Splits
+) -> dict[str, int]:
+    """Windows of each split of an archive, for training and for judging it.
+
+    Raises
+    ------
+    UserError
+        When a split has none.
+    """
+    counts, objective = {}, archive.objective
+    for split, ranges in splits.items():
+        judged = campaign.evaluate.rollout if objective.forecasts else 0
+        steps = max(judged, objective.targets) if split == "test" else objective.targets
+        span = (archive.tokens.history + steps - 1) * objective.lead + 1
         counts[split] = len(find_windows(segments, valid, ranges, span))
         if counts[split] == 0:
-            own = mask_of(ranges, len(segments))
+            own = mask_of(ranges, len(segments)) & valid
+            longest = max(np.bincount(segments[own]), default=0)
+            further = "evaluate.rollout" if split == "test" else "leads and rollout"
             raise UserError(
-                f"data: the {split} split has {own.sum()} frames, {max(np.bincount(segments[own]), default=0)} without "
-                f"a gap; "
-                f"a window needs {span} (model.history, objective.lead, "
-                f"{'evaluate.rollout' if split == 'test' else 'objective.leads, objective.rollout'}): make the split "
-                "larger or the window shorter"
+                f"{archive.prefix.rstrip('.') or 'data'}: the {split} split has {own.sum()} frames, {longest} without a "
+                f"gap; a window needs {span} ({archive.prefix or 'model.'}history, {archive.prefix}objective.lead, "
+                f"{further}): make the split larger or the window shorter"
             )
     return counts
 
