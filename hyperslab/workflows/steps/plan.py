@@ -98,8 +98,8 @@ def _count_windows(
             longest = max(np.bincount(segments[own]), default=0)
             further = "evaluate.rollout" if split == "test" else "leads and rollout"
             raise UserError(
-                f"{archive.prefix.rstrip('.') or 'data'}: the {split} split has {own.sum()} frames, {longest} without a "
-                f"gap; a window needs {span} ({archive.prefix or 'model.'}history, {archive.prefix}objective.lead, "
+                f"{archive.prefix.rstrip('.') or 'data'}: the {split} split has {own.sum()} frames, {longest} without "
+                f"a gap; a window needs {span} ({archive.prefix or 'model.'}history, {archive.prefix}objective.lead, "
                 f"{further}): make the split larger or the window shorter"
             )
     return counts
