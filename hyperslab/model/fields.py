@@ -10,7 +10,7 @@ from torch import nn
 from hyperslab.errors import UserError
 from hyperslab.model.block import Place
 from hyperslab.model.config import ModelSettings, ObjectiveSettings, TokenSettings
-from hyperslab.model.lattice import BLOCK, Lattice, make_lattice
+from hyperslab.model.lattice import BLOCK, Lattice, cell_numbers, make_lattice
 from hyperslab.model.positions import Axis, fourier_features, octaves, rotary_angles
 from hyperslab.model.tokens import Patches, automatic_patch
 
@@ -154,9 +154,8 @@ class FieldStream(nn.Module):
         places = field.channels * math.prod(patches.patch[1:])
         values = places * patches.patch[0]
         self.lattice = field.lattice
-        time, *space = self.lattice.cells.unbind(1)
-        shape = patches.shape[1:]
-        numbers = sum((own * math.prod(shape[n + 1 :]) for n, own in enumerate(space)), torch.zeros_like(time))
+        time, shape = self.lattice.cells[:, 0], patches.shape[1:]
+        numbers = cell_numbers(self.lattice.cells[:, 1:], shape)
         self.register_buffer("time_of", time.clone(), persistent=False)
         self.register_buffer("place_of", numbers, persistent=False)
         self.register_buffer("last", (time == patches.shape[0] - 1).nonzero()[:, 0], persistent=False)

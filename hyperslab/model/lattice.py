@@ -38,7 +38,7 @@ class Lattice:
 
     def numbers(self) -> torch.Tensor:
         """Number of each token's cell, the last axis counting fastest; shape (N,)."""
-        return _numbers(self.cells, self.shape)
+        return cell_numbers(self.cells, self.shape)
 
     def near(self, others: torch.Tensor, reach: Sequence[int]) -> torch.Tensor:
         """Whether each token lies within so many cells of each of some cells, along every axis; shape (N, M).
@@ -79,7 +79,7 @@ def make_lattice(
     if present is not None:
         cells = cells[present.flatten()]
     sides = torch.tensor(box_of(shape, block))
-    boxes = _numbers(cells // sides, [-(-size // side) for size, side in zip(shape, sides.tolist(), strict=True)])
+    boxes = cell_numbers(cells // sides, [-(-size // side) for size, side in zip(shape, sides.tolist(), strict=True)])
     order = boxes.argsort(stable=True)
     return Lattice(shape=tuple(shape), periodic=tuple(periodic), cells=cells[order])
 
@@ -102,7 +102,8 @@ def box_of(shape: Sequence[int], tokens: int) -> tuple[int, ...]:
         sides[min(free, key=lambda axis: (sides[axis], -shape[axis], -axis))] *= 2
 
 
-def _numbers(cells: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+def cell_numbers(cells: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Number of each cell of a lattice of that shape, the last axis counting fastest; (N, axis) to (N,)."""
     numbers = torch.zeros(len(cells), dtype=torch.int64)
     for axis, size in enumerate(shape):
         numbers = numbers * size + cells[:, axis]

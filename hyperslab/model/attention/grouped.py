@@ -7,7 +7,7 @@ import torch
 from hyperslab.errors import UserError
 from hyperslab.model.attention.blocks import as_bias, attend_rows
 from hyperslab.model.attention.mixer import Mixer, Plan
-from hyperslab.model.lattice import Lattice, box_of
+from hyperslab.model.lattice import Lattice, box_of, cell_numbers
 
 
 class Window(Mixer):
@@ -80,10 +80,7 @@ class Axial(Mixer):
     @staticmethod
     def places(lattice: Lattice) -> torch.Tensor:
         """Number of each token's place in space; shape (N,)."""
-        places = torch.zeros(len(lattice), dtype=torch.int64)
-        for axis, size in enumerate(lattice.shape[1:], start=1):
-            places = places * size + lattice.cells[:, axis]
-        return places
+        return cell_numbers(lattice.cells[:, 1:], lattice.shape[1:])
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor | None, plan: Plan
