@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hyperslab.model.config import ModelSettings, ObjectiveSettings
 from hyperslab.model.fields import Field, FieldSample
 from hyperslab.model.positions import Axis
-from hyperslab.model.probing import attention_errors, influences, set_probing, settle
+from hyperslab.model.probing import attend_as_trained, attention_errors, influences, set_probing, settle
 from hyperslab.model.transformer import SpaceTimeTransformer
 
 LEARNED = {"kind": "block_sparse", "block": 4, "density": 0.4, "pattern": "learned", "probe_steps": 3}
@@ -112,3 +112,16 @@ def test_models_of_ones_own_have_nothing_to_probe():
     assert set_probing(model, ModelSettings(attention=LEARNED), 0) is False
     assert influences(model) == []
     assert attention_errors(model, None, lambda: pytest.fail("was called")) == {}
+
+
+def test_layers_are_judged_as_they_attended_in_the_last_step_of_training():
+    model, settings = make([LEARNED, "dense"])
+    mixer = model.blocks[0].attention.mixer
+
+    probing = []
+    for done in range(6):
+        attend_as_trained(model, settings, done)
+        probing.append(mixer.probing)
+
+    # Steps 0, 1 and 2 probe: after 1, 2 and 3 steps the last one did; before the first, as it will.
+    assert probing == [True, True, True, True, False, False]

@@ -14,6 +14,7 @@ from hyperslab.workflows.campaign import (
     new_directory,
 )
 from hyperslab.workflows.journal import Journal
+from tests.workflows import harness
 
 
 def write(path: Path, text: str) -> Path:
@@ -102,3 +103,10 @@ def test_of_two_campaigns_begun_at_once_in_one_place_one_is_refused(tmp_path: Pa
         begin(directory, campaign)
     assert directory.read() == campaign
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "campaign"]
+
+
+def test_patterns_that_would_be_chosen_after_the_last_step_are_refused(tmp_path: Path) -> None:
+    attention = {"kind": "block_sparse", "pattern": "learned", "probe_from": 2, "probe_steps": 3}
+    content = {"model": {"attention": attention}, "train": {"steps": 5}}
+    with pytest.raises(UserError, match=r"probe_steps: probing ends after 5 of 5 train\.steps"):
+        load_campaign(harness.write_campaign(tmp_path / "c.yaml", **content), [])
