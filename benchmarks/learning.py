@@ -43,8 +43,8 @@ BLOCKS = {"kind": "block_sparse", "block": 64, "density": DENSITY}
 KINDS: dict[str, Any] = {
     "dense": "dense",
     "window": {"kind": "window", "window": 128},
-    "learned blocks": BLOCKS | {"pattern": "learned", "probe_steps": 4},
-    "learned later": BLOCKS | {"pattern": "learned", "probe_from": 60, "probe_steps": 8},
+    "learned blocks": BLOCKS | {"pattern": "learned", "probe_steps": 2},
+    "learned later": BLOCKS | {"pattern": "learned", "probe_from": 60, "probe_steps": 4},
     "static blocks": BLOCKS | {"pattern": "static"},
     "random blocks": BLOCKS | {"pattern": "random"},
 }

@@ -56,7 +56,7 @@ class BlockSparse(Mixer):
         self._names = {lattice: name for name, lattice in lattices.items()} if rule == "learned" else {}
         for lattice, name in self._names.items():
             pattern = patterns.static_pattern(lattice, block, self.seen(lattice))
-            self.register_buffer(f"pattern_{name}", pattern)
+            self.register_buffer(f"pattern_{name}", pattern.clone())  # layers share what is not learned yet
             self.register_buffer(f"influence_{name}", torch.zeros(len(pattern), len(pattern)))
 
     def seen(self, lattice: Lattice) -> int:

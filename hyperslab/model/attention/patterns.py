@@ -1,6 +1,7 @@
 """Which blocks of tokens attend to which: patterns by rule, and patterns that a loss has shown to matter."""
 
 import itertools
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -8,6 +9,11 @@ import torch
 from hyperslab.model.lattice import Lattice
 
 Rule = Literal["static", "learned", "random"]
+
+STANDS_OUT = 3.0
+"""Standard deviations above a row's median from which influence is more than chance."""
+_NORMAL = 1.4826
+"""Standard deviation over median absolute deviation, of normal values."""
 
 
 def num_blocks(lattice: Lattice, block: int) -> int:
@@ -39,20 +45,30 @@ def neighbours(lattice: Lattice, block: int) -> torch.Tensor:
     return touching | touching.T
 
 
-def hops(touching: torch.Tensor) -> torch.Tensor:
-    """Steps from block to touching block between any two, int64; as many as there are blocks where no way leads."""
+def hops(touching: torch.Tensor, sources: torch.Tensor | None = None) -> torch.Tensor:
+    """Steps from block to touching block to any other, int64; as many as there are blocks where no way leads.
+
+    Parameters
+    ----------
+    touching
+        From `neighbours`.
+    sources
+        Blocks from which steps are counted, bool, of the same shape; in each row its own block where absent.
+    """
     count = len(touching)
+    reached = torch.eye(count, dtype=torch.bool) if sources is None else sources.T
     distance = torch.full((count, count), count)
-    reached, step = torch.eye(count, dtype=torch.bool), 0
-    graph = touching.float()
+    graph = touching.float().to_sparse()
+    step = 0
     while True:
         distance[reached & (distance == count)] = step
-        further = (reached.float() @ graph) > 0
+        further = (graph @ reached.float()) > 0
         if torch.equal(further, reached):
-            return distance
+            return distance.T
         reached, step = further, step + 1
 
 
+@lru_cache(maxsize=8)
 def static_pattern(lattice: Lattice, block: int, seen: int) -> torch.Tensor:
     """Blocks that each block sees: half of them near, a quarter the same for all, the rest at even strides.
 
@@ -98,12 +114,13 @@ def random_pattern(lattice: Lattice, block: int, seen: int, seed: int) -> torch.
 
 
 def learned_pattern(influence: torch.Tensor, touching: torch.Tensor, seen: int) -> torch.Tensor:
-    """Blocks that each block sees: those of most influence, grown over the graph of neighbours.
+    """Blocks that each block sees: those whose influence stands out, grown over the graph of neighbours.
 
-    After SPION (arXiv 2309.12578), which works on positions in a text: there a diagonal filter and a flood fill, here
-    the neighbours in space-time. Influence is convolved over the graph, so that a block counts for its neighbours;
-    a row's own block and the strongest others, half of it together, are seeds; then the strongest block that touches a
-    chosen one is added, again and again.
+    After SPION (arXiv 2309.12578), which works on positions in a text: there a diagonal filter, a threshold and a flood
+    fill; here the neighbours in space-time. Influence is convolved over the graph, so that a block counts for its
+    neighbours. Seeds are a row's own block and the strongest of those that stand out from the row, half of it
+    together. From them the row grows over the graph, step by step, of blocks as many steps away the strongest first:
+    where nothing stands out, a row sees what lies around it.
 
     Parameters
     ----------
@@ -120,16 +137,15 @@ def learned_pattern(influence: torch.Tensor, touching: torch.Tensor, seen: int) 
     spread = touching.double() / touching.sum(1, keepdim=True)
     smooth = (influence + spread @ influence.double() @ spread.T) / 2
     smooth.fill_diagonal_(torch.inf)
-    # Of few blocks one at least beside the row's own is a seed: else influence would have no say.
-    seeds = smooth.topk(max(min(2, seen), seen // 2), dim=1).indices
-    chosen = torch.zeros_like(touching).scatter_(1, seeds, True)
-    while int(chosen[0].sum()) < seen:
-        edge = (chosen.float() @ touching.float() > 0) & ~chosen
-        # Once a region has no edge left it goes on from the strongest block elsewhere.
-        open_ = torch.where(edge.any(1, keepdim=True), edge, ~chosen)
-        best = smooth.masked_fill(~open_, -1.0).argmax(1, keepdim=True)
-        chosen.scatter_(1, best, True)
-    return chosen.nonzero()[:, 1].view(-1, seen)
+    median = smooth.median(1, keepdim=True).values
+    deviation = _NORMAL * (smooth - median).abs().median(1, keepdim=True).values
+    # Of few blocks one at least beside the row's own may be a seed: else influence would have no say.
+    most = max(min(2, seen), seen // 2)
+    strongest = smooth.argsort(dim=1, descending=True, stable=True)
+    seeds = torch.zeros_like(touching).scatter_(1, strongest[:, :most], True)
+    seeds &= smooth > median + STANDS_OUT * deviation
+    nearest = hops(touching, seeds).gather(1, strongest).argsort(dim=1, stable=True)
+    return strongest.gather(1, nearest)[:, :seen].sort(dim=1).values
 
 
 def token_mask(blocks: torch.Tensor, block: int, tokens: int) -> torch.Tensor:

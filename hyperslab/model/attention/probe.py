@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 
 PROBED_ROWS = 64
-"""Rows of weights that are worked out at a time, at least one block of them."""
+"""Rows of weights that are worked out at a time where all are."""
+PROBED_EVERY = 4
+"""Of so many queries one tells what its block depends on: what is near is alike, and each costs a row of weights."""
 
 
 def probed_attention(
@@ -20,8 +22,8 @@ def probed_attention(
     """Dense attention whose backward pass adds to the influence of each block on each other one.
 
     The influence of a key on a query is the size of the loss's gradient by their score, |dL/ds| = p |dL/dp - mean|:
-    how much the loss would change by looking at this key more, or less. It is summed over the tokens of each pair of
-    blocks, over heads and samples.
+    how much the loss would change by looking at this key more, or less. It is summed over the keys of a block, over
+    every fourth query of one, over heads and samples.
 
     Parameters
     ----------
@@ -58,7 +60,7 @@ class _Noted(torch.autograd.Function):
         mixed, query, key, value, valid = ctx.saved_tensors
         mean = (gradient * mixed).sum(-1, keepdim=True)
         for row in range(len(ctx.influence)):
-            at = slice(row * ctx.block, (row + 1) * ctx.block)
+            at = slice(row * ctx.block, (row + 1) * ctx.block, PROBED_EVERY)
             weights = attention_weights(query[:, :, at], key, valid)
             change = gradient[:, :, at] @ value.transpose(-1, -2) - mean[:, :, at]
             by_key = (weights * change).abs().sum((0, 1, 2))

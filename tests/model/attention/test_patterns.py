@@ -115,6 +115,19 @@ def test_hops_count_steps_from_block_to_touching_block():
     assert hops(touching).tolist() == [[0, 1, 2, 4], [1, 0, 1, 4], [2, 1, 0, 4], [4, 4, 4, 0]]
 
 
+def test_hops_count_from_the_nearest_of_some_blocks():
+    # 0 - 1 - 2 - 3 - 4; from nowhere no way leads.
+    sources = torch.zeros(5, 5, dtype=torch.bool)
+    sources[0, [0, 3]] = True
+    sources[1, 1] = True
+
+    distances = hops(chain(5), sources).tolist()
+
+    assert distances[0] == [0, 1, 1, 0, 1]
+    assert distances[1] == [1, 0, 1, 2, 3]
+    assert distances[2] == [5] * 5
+
+
 def test_hops_round_a_ring_are_at_most_half_of_it():
     touching = neighbours(make_lattice((1, 12), (False, True), block=2), 2)
 
@@ -165,32 +178,42 @@ def test_random_patterns_favour_no_block():
     assert (others - 2 / 9).abs().max() < 5 * 0.0076
 
 
-def test_a_learned_pattern_grows_from_the_strongest_blocks_over_the_graph():
+def test_a_learned_pattern_grows_from_what_stands_out_over_the_graph():
     # Six blocks in a chain. Row 0 depends on block 4 by 8 and on block 2 by 3.
     # Averaged over the touching rows 0 and 1, half: 4 and 1.5. Averaged over touching columns: 1 and 2 see a third of
     # 1.5, 0.5; 3 a third of 5.5, 1.833; 4 a third of 4, 1.333; 5 half of 4, 2. With the influence itself, halved:
-    # row 0: own, 0.25, 1.75, 0.917, 4.667, 1.
-    # Half of four are seeds, 0 and 4. 1, 3 and 5 touch them: 5 is added, though 2 is stronger; then 3.
+    # row 0: own, 0.25, 1.75, 0.917, 4.667, 1. The median is 1, the median deviation 0.75: from 4.336 it stands out.
+    # 0 and 4 are seeds. 1, 3 and 5 touch them: 5 and 3 are strongest of these, though 2 is stronger.
     # Row 1 sees no influence of its own: averaged over rows 0, 1, 2, a third of the above, so that its columns are
-    # 0, own, 0.167, 0.611, 0.444, 0.667 (halved): seeds 1 and 5; of 0, 2 and 4 block 4; of 0, 2 and 3 block 3.
+    # 0, own, 0.167, 0.611, 0.444, 0.667 (halved): nothing stands out. 0 and 2 touch it, then 3.
     influence = torch.zeros(6, 6)
     influence[0, 4], influence[0, 2] = 8, 3
 
     pattern = learned_pattern(influence, chain(6), 4).tolist()
 
     assert pattern[0] == [0, 3, 4, 5]
-    assert pattern[1] == [1, 3, 4, 5]
+    assert pattern[1] == [0, 1, 2, 3]
 
 
 def test_influence_of_its_own_makes_a_seed_rather_than_that_of_neighbours():
-    # Eight blocks in a chain; row 0 depends on block 4 by 6 and on blocks 6 and 7 by 4 each.
-    # Averaged over rows: 3, 2, 2. Averaged over columns: 3 and 4 see 1, 5 sees (3 + 2) / 3, 6 sees 4/3, 7 sees 2.
-    # With the influence itself, halved: 4 has 3.5, 7 has 3, 6 has 2.667, 5 has 0.833, 3 has 0.5.
-    # Seeds are 0 and 4, though the average alone is largest at 7. Of 1, 3, 5 block 5 is added, of 1, 3, 6 block 6.
-    influence = torch.zeros(8, 8)
+    # Twelve blocks in a chain; row 0 depends on block 4 by 6 and on blocks 6 and 7 by 4 each.
+    # Averaged over rows: 3, 2, 2. Averaged over columns: 4 sees 1, 5 sees 5/3, 6 and 7 see 4/3.
+    # With the influence itself, halved: 4 has 3.5, 6 and 7 have 2.667, 5 has 0.833, 3 has 0.5.
+    # Seeds are 0 and 4, though the average alone is largest at 5. Of 1, 3, 5 blocks 5 and 3 are added.
+    influence = torch.zeros(12, 12)
     influence[0, 4], influence[0, 6], influence[0, 7] = 6, 4, 4
 
-    assert learned_pattern(influence, chain(8), 4)[0].tolist() == [0, 4, 5, 6]
+    assert learned_pattern(influence, chain(12), 4)[0].tolist() == [0, 3, 4, 5]
+
+
+def test_a_learned_pattern_is_local_where_influence_is_noise():
+    # A plane of 8 x 8 blocks, nine seen: but for rows in which chance stands out, a block and those around it.
+    touching = neighbours(make_lattice((1, 16, 16), (False, True, True), block=4), 4)
+    influence = 1 + 0.1 * torch.randn(64, 64, generator=torch.Generator().manual_seed(3))
+
+    pattern = learned_pattern(influence, touching, 9)
+
+    assert (hops(touching).gather(1, pattern) <= 2).all(1).double().mean() > 0.6
 
 
 def test_a_learned_pattern_finds_the_influence_that_was_planted():

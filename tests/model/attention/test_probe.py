@@ -17,28 +17,30 @@ def valid_or_none(masked: bool) -> torch.Tensor | None:
     return make_valid(2, TOKENS, torch.arange(TOKENS) // BLOCK == 1) if masked else None
 
 
-def influence_by_scores(tensors: QKV, valid: torch.Tensor | None) -> torch.Tensor:
-    """The size of the loss's gradient by each score, from PyTorch itself, summed pair by pair."""
+def influence_by_scores(tensors: QKV, valid: torch.Tensor | None, every: int) -> torch.Tensor:
+    """The size of the loss's gradient by scores of some queries, from PyTorch itself, summed pair by pair."""
     query, key, value = (tensor.detach() for tensor in tensors)
     scores = (query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])).requires_grad_()
     seen = scores if valid is None else scores.masked_fill(~valid[:, None, None], -torch.inf)
     _, gradient = outcome(seen.softmax(-1) @ value, [scores])
     influence = torch.zeros(-(-TOKENS // BLOCK), -(-TOKENS // BLOCK), dtype=torch.float64)
     for row in range(TOKENS):
-        for column in range(TOKENS):
+        for column in range(TOKENS) if row % BLOCK % every == 0 else ():
             influence[row // BLOCK, column // BLOCK] += gradient[:, :, row, column].abs().sum()
     return influence
 
 
+@pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_influence_is_the_gradient_by_the_scores(masked):
+def test_the_influence_is_the_gradient_by_the_scores(monkeypatch, masked, every):
+    monkeypatch.setattr(probe, "PROBED_EVERY", every)
     tensors, valid = make_qkv(2, TOKENS, dtype=torch.float64), valid_or_none(masked)
     query, key, value = tensors
     influence = torch.zeros(4, 4, dtype=torch.float64)
 
     outcome(probed_attention(query, key, value, valid, influence, BLOCK), tensors)
 
-    expected = influence_by_scores(tensors, valid)
+    expected = influence_by_scores(tensors, valid, every)
     torch.testing.assert_close(influence, expected, rtol=1e-10, atol=1e-10)
     # What a second batch adds comes on top.
     outcome(probed_attention(query, key, value, valid, influence, BLOCK), tensors)
