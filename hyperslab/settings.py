@@ -1,6 +1,8 @@
 """Settings that come from files: strict models, all mistakes of a file reported at once."""
 
 import difflib
+import itertools
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -8,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
 from hyperslab.errors import UserError
 
@@ -31,6 +34,10 @@ Model = TypeVar("Model", bound=Settings)
 
 # An explicit tag on a value that does not suit it, or very deep nesting, ends in plain Python errors.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
+
+
+_TYPE = re.compile(r"(int|float|str|list|dict|constrained-\w+)(\[.*\])?|\[key\]")
+"""What stands after the key in the place of a mistake, where a value may be of several types, or is itself a key."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -89,8 +96,24 @@ def parse(model: type[Model], content: Mapping[str, Any], where: str) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        lines = [_describe(model, dict(item), where) for item in error.errors()]
-        raise UserError("\n".join(lines)) from None
+        raise UserError("\n".join(_lines(model, error, where))) from None
+
+
+def matching(pattern: str, rule: str) -> AfterValidator:
+    """Refuse text that does not match, in words instead of a regular expression.
+
+    Parameters
+    ----------
+    rule
+        What is said of other text, such as `must be ...`.
+    """
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(rule)
+        return text
+
+    return AfterValidator(check)
 
 
 def override(content: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
@@ -114,6 +137,23 @@ def override(content: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     return result
 
 
+def _lines(model: type[BaseModel], error: ValidationError, where: str) -> list[str]:
+    """A line for each mistake; one line where a value is of none of several types."""
+    lines: list[str] = []
+    by_value: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
+    for item in error.errors():
+        location = tuple(itertools.takewhile(lambda part: not _TYPE.fullmatch(str(part)), item["loc"]))
+        by_value.setdefault(location if location != item["loc"] else (*location, ""), []).append(item)
+    for items in by_value.values():
+        # A mistake inside a value tells more than that it is of none of the types.
+        deepest = max(len(item["loc"]) for item in items)
+        first, *others = [item for item in items if len(item["loc"]) == deepest]
+        plain = tuple(part for part in first["loc"] if not _TYPE.fullmatch(str(part)))
+        line = _describe(model, {**first, "loc": plain}, where)
+        lines.append(", or ".join([line, *(other["msg"].removeprefix("Input should be ") for other in others)]))
+    return lines
+
+
 def _describe(model: type[BaseModel], error: dict[str, Any], where: str) -> str:
     location = [part for part in error["loc"] if isinstance(part, str | int)]
     key = ".".join(str(part) for part in location)
@@ -128,7 +168,7 @@ def _describe(model: type[BaseModel], error: dict[str, Any], where: str) -> str:
     if kind in ("model_type", "model_attributes_type"):
         return f"{where}: {key}: found {found!r}; expected `key: value` lines below it"
     rule = error["msg"].removeprefix("Value error, ")
-    if not key:
+    if not key or (kind == "value_error" and isinstance(found, dict)):  # the rule tells the key
         return f"{where}: {rule}"
     return f"{where}: {key}: found {found!r}; {rule[0].lower()}{rule[1:]}"
 

@@ -1,11 +1,12 @@
 from datetime import date
 from pathlib import Path
+from typing import Annotated, Any, Self
 
 import pytest
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from hyperslab.errors import UserError
-from hyperslab.settings import Settings, override, parse, read_yaml
+from hyperslab.settings import Settings, matching, override, parse, read_yaml
 
 
 class Wheel(Settings):
@@ -85,6 +86,34 @@ def test_an_unknown_key_is_refused_and_the_nearest_of_its_level_is_named(
 ) -> None:
     with pytest.raises(UserError, match=rf"{key}: unknown key, found .*; did you mean `{near}`\?"):
         parse(Bicycle, content, "bicycle.yaml")
+
+
+class Basket(Settings):
+    size: int | list[Annotated[int, Field(ge=1)]] = 1
+    owners: dict[Annotated[str, matching(r"[a-z]+", "must be lower-case letters")], int] = {}
+
+    @model_validator(mode="after")
+    def _owned_once(self) -> Self:
+        if len(self.owners) > 1:
+            raise ValueError(f"owners: found {len(self.owners)}; give one")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        # Of several types: one line, that of an entry where the list itself is one.
+        ({"size": "big"}, "basket.yaml: size: found 'big'; input should be a valid integer, unable to parse string as an "
+         "integer, or a valid list"),
+        ({"size": [2, 0]}, "basket.yaml: size.1: found 0; input should be greater than or equal to 1"),
+        ({"owners": {"Ann": 1}}, "basket.yaml: owners.Ann: found 'Ann'; must be lower-case letters"),
+        ({"owners": {"ann": 1, "bob": 2}}, "basket.yaml: owners: found 2; give one"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_about_the_key_that_a_person_wrote(content: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse(Basket, content, "basket.yaml")
+    assert str(error.value) == line
 
 
 def test_an_unknown_key_that_resembles_none_is_answered_with_all_known_ones() -> None:

@@ -81,6 +81,32 @@ def _mix(values: _Words) -> _Words:
     return values ^ values >> np.uint64(31)
 
 
+def check_weights(weights: Sequence[float]) -> None:
+    """Refuse weights of stores that give one of them no step.
+
+    Raises
+    ------
+    UserError
+        When one is not positive, or too small or large beside the others.
+    """
+    for weight in weights:
+        if not 0 < weight < LARGEST_WEIGHT:
+            raise UserError(f"weights: found {weight:g}; each must be a number between 0 and {LARGEST_WEIGHT:g}")
+    for weight, steps in zip(weights, _quotas(weights), strict=True):
+        if steps == 0:
+            raise UserError(
+                f"weights: found {weight:g} of {sum(weights):g}; each store needs at least one step in "
+                f"{PERIOD}: give it a larger weight, or leave it out"
+            )
+
+
+def _quotas(weights: Sequence[float]) -> list[int]:
+    """Steps of a period that go to each store."""
+    total = sum(weights)
+    bounds = [round(PERIOD * share / total) for share in accumulate(weights, initial=0.0)]
+    return [stop - start for start, stop in pairwise(bounds)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """Which windows of which store every step of a run draws, whatever the ranks, workers and interruptions.
@@ -110,27 +136,13 @@ class Order:
             raise UserError(f"order: found batches of {self.batch} from stores of {sizes} windows; none may be empty")
         if len(self.weights) != len(self.windows):
             raise UserError(f"weights: found {len(self.weights)} for {len(self.windows)} stores; give one for each")
-        for weight in self.weights:
-            if not 0 < weight < LARGEST_WEIGHT:
-                raise UserError(f"weights: found {weight:g}; each must be a number between 0 and {LARGEST_WEIGHT:g}")
-        for weight, steps in zip(self.weights, self._quotas(), strict=True):
-            if steps == 0:
-                raise UserError(
-                    f"weights: found {weight:g} of {sum(self.weights):g}; each store needs at least one step in "
-                    f"{PERIOD}: give it a larger weight, or leave it out"
-                )
-
-    def _quotas(self) -> list[int]:
-        """Steps of a period that go to each store."""
-        total = sum(self.weights)
-        bounds = [round(PERIOD * share / total) for share in accumulate(self.weights, initial=0.0)]
-        return [stop - start for start, stop in pairwise(bounds)]
+        check_weights(self.weights)
 
     def turn(self, step: int) -> tuple[int, int]:
         """The store that a step draws from, and how many steps before it have; in a period the stores come shuffled."""
         if len(self.windows) == 1:
             return 0, step
-        quotas, (period, place) = self._quotas(), divmod(step, PERIOD)
+        quotas, (period, place) = _quotas(self.weights), divmod(step, PERIOD)
         stores, turns = _period(self.seed, tuple(quotas), period)
         store = int(stores[place])
         return store, period * quotas[store] + int(turns[place])
@@ -174,7 +186,7 @@ class Order:
         that windows hold, the sampling of those that `windows_of` finds included. The first and the latest draws are
         hashed as well, so that a changed function is noticed too. What the frames hold is the store's own digest's.
         """
-        digest = hashlib.sha256(f"{self.seed} {self.batch} {self._quotas()} {step}".encode())
+        digest = hashlib.sha256(f"{self.seed} {self.batch} {_quotas(self.weights)} {step}".encode())
         for windows in self.windows:
             digest.update(_content(windows))
         few = max(1, 64 // self.batch)

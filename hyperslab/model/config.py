@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from hyperslab.model.presets import PRESETS
-from hyperslab.settings import Settings
+from hyperslab.settings import Settings, matching
 
 Count = Annotated[int, Field(ge=1)]
 BASE_WIDTH = 128
@@ -68,14 +68,17 @@ class AttentionSettings(Settings):
         own = _KEYS.get(self.kind, ())
         for name, field in type(self).model_fields.items():
             if name not in ("kind", *own) and getattr(self, name) != field.default:
-                raise ValueError(f"attention.{name}: is not for {self.kind} attention; leave it out, or change `kind`")
+                raise ValueError(
+                    f"model.attention.{name}: is not for {self.kind} attention; leave it out, or change `kind`"
+                )
         return self
 
     @model_validator(mode="after")
     def _probes_end(self) -> Self:
         if self.probe_every is not None and self.probe_every <= self.probe_steps:
             raise ValueError(
-                f"attention.probe_every: must be more than probe_steps ({self.probe_steps}), got {self.probe_every}"
+                f"model.attention.probe_every: must be more than probe_steps ({self.probe_steps}), "
+                f"got {self.probe_every}"
             )
         return self
 
@@ -147,7 +150,7 @@ class ModelSettings(TokenSettings):
     blocks."""
     compile: Literal["none", "blocks"] = "none"
     """Whether blocks are compiled with `torch.compile`, which takes minutes at the start of every segment."""
-    module: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    module: Annotated[str, matching(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", "must be `package.module:function`")] | None = None
     """A model of your own instead, as `package.module:function`."""
 
     @model_validator(mode="before")
@@ -165,6 +168,15 @@ class ModelSettings(TokenSettings):
             raise ValueError(
                 f"model.heads: must divide model.width ({self.width}) into heads of an even number of features, "
                 f"got {self.heads}; {advice}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _layer_for_each_kind(self) -> Self:
+        if len(self.attention) > self.depth:
+            raise ValueError(
+                f"model.attention: found {len(self.attention)} kinds for a model.depth of {self.depth}; give at most "
+                "as many as there are layers"
             )
         return self
 
@@ -203,6 +215,16 @@ class ObjectiveSettings(Settings):
     """What `masked` and `both` hide."""
     channel_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
     """Weight in the loss of some channels, by name; 1 for the others."""
+
+    @model_validator(mode="after")
+    def _only_forecasts_reach_on(self) -> Self:
+        for name in ("leads", "rollout"):
+            if not self.forecasts and getattr(self, name) > 1:
+                raise ValueError(
+                    f"objective.{name}: found {getattr(self, name)} with objective.kind masked, which forecasts "
+                    "nothing; leave it out, or set kind to both"
+                )
+        return self
 
     @model_validator(mode="after")
     def _one_way_further(self) -> Self:

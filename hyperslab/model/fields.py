@@ -30,6 +30,8 @@ class Field:
     """Grid points that ever hold data, bool, shape (*S); None where all do."""
     block: int = BLOCK
     """Tokens that lie close together and follow one another."""
+    where: str = "model."
+    """What stands before its settings in a campaign, for messages."""
 
     @cached_property
     def patches(self) -> Patches:
@@ -49,10 +51,10 @@ class Field:
         fits = any(side <= size for side, size in zip(sides[1:], sizes, strict=False))
         if len(sides) != len(sizes) + 1 or self.tokens.history % sides[0] or not fits:
             raise UserError(
-                f"model.patch: found {patch} for frames along {', '.join(axis.name for axis in self.axes)} and a "
+                f"{self.where}patch: found {patch} for frames along {', '.join(axis.name for axis in self.axes)} and a "
                 f"history of {self.tokens.history} frames; give sides within the grid: one number, "
                 f"{len(sizes)} numbers, or "
-                f"{len(sizes) + 1} that begin with a divisor of model.history"
+                f"{len(sizes) + 1} that begin with a divisor of {self.where}history"
             )
         periodic = (False, *(axis.periodic for axis in self.axes))
         return Patches(sizes=(self.tokens.history, *sizes), patch=tuple(sides), periodic=periodic)
@@ -70,7 +72,9 @@ class Field:
         if self.present is not None:
             cells = self.frame_patches.cut(self.present[None, None, None])[0].any(-1)
             if not bool(cells.any()):
-                raise UserError("model: no grid point ever holds data; look at the archive with `hyperslab inspect`")
+                raise UserError(
+                    f"{self.where}empty: no grid point ever holds data; look at the archive with `hyperslab inspect`"
+                )
             present = cells.view(1, *shape[1:]).expand(shape)
         return make_lattice(shape, self.patches.periodic, present, self.block)
 

@@ -1,7 +1,9 @@
 """The space-time Transformer: one trunk for all archives, with an embedder and heads for each of them."""
 
 import importlib
+import traceback
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Protocol, cast
 
 import torch
@@ -101,7 +103,7 @@ def make_model(settings: ModelSettings, streams: Mapping[str, Stream]) -> nn.Mod
     Raises
     ------
     UserError
-        When the user's own cannot be imported, or is no model.
+        When the user's own cannot be imported or made, is no model, or later predicts what nobody asked for.
     """
     if settings.module is None:
         return SpaceTimeTransformer(settings, streams)
@@ -112,7 +114,14 @@ def make_model(settings: ModelSettings, streams: Mapping[str, Stream]) -> nn.Mod
         raise UserError(f"model.module: {settings.module} cannot be imported ({error}); check the path") from None
     if not callable(factory):
         raise UserError(f"model.module: {settings.module} is a {type(factory).__name__}; give a function or a class")
-    model = factory(settings, streams)
+    try:
+        model = factory(settings, streams)
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserError(
+            f"model.module: {settings.module} raised {type(error).__name__} ({error}) in {at.filename}, line "
+            f"{at.lineno}; mend it there"
+        ) from error
     blocks = getattr(model, "blocks", None)
     if (
         not isinstance(model, nn.Module)
@@ -123,4 +132,32 @@ def make_model(settings: ModelSettings, streams: Mapping[str, Stream]) -> nn.Mod
             f"model.module: {settings.module} gave {type(model).__name__}, which is no nn.Module with `blocks`, the "
             "layers that are shared out over ranks; see docs/model.md"
         )
+    model.register_forward_hook(partial(_check_predictions, settings.module, streams))
     return model
+
+
+def _check_predictions(
+    module: str, streams: Mapping[str, Stream], _model: nn.Module, given: tuple[str, Sample], predictions: Predictions
+) -> None:
+    """Refuse predictions of a user's own model that are not those that the objective needs."""
+    name, sample = given
+    expected = _shapes(streams[name], sample)
+    found = {key: tuple(values.shape) for key, values in predictions.items()} if isinstance(predictions, dict) else {}
+    for key, shape in expected.items():
+        if found.get(key) != shape:
+            raise UserError(
+                f"model.module: {module} gave {found or type(predictions).__name__} for {name}; it must give a dict "
+                f"with {key!r} of shape {shape}; see docs/model.md"
+            )
+
+
+def _shapes(stream: Stream, sample: Sample) -> dict[str, tuple[int, ...]]:
+    """Shapes of the predictions that the objective of an archive needs."""
+    if isinstance(stream, Field):
+        assert isinstance(sample, FieldSample)
+        b, t, *frame = sample.inputs_BTCS.shape
+        shapes = {"forecast": (b, *frame)} if stream.objective.forecasts else {}
+        return shapes | ({"reconstruction": (b, t, *frame)} if stream.objective.masks else {})
+    assert isinstance(sample, HitSample)
+    parts = (*sample.valid_BN.shape, stream.parts)
+    return {"occupancy": parts, "feature": (*parts, stream.channels)}

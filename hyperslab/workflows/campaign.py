@@ -21,12 +21,17 @@ from hyperslab.data.sources.paths import absolute
 from hyperslab.errors import UserError, disk_error
 from hyperslab.model.config import ModelSettings, ObjectiveSettings, TokenSettings
 from hyperslab.parallel.config import CheckpointSettings, ParallelSettings, TrainSettings
-from hyperslab.settings import Settings, override, parse, read_yaml
+from hyperslab.settings import Settings, matching, override, parse, read_yaml
 from hyperslab.site_configs.schema import Site
 
 MAIN = "main"
 """Name of the archive that a campaign stages itself."""
-StreamName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+StreamName = Annotated[
+    str,
+    matching(
+        r"[a-z][a-z0-9_]{0,30}", "must be up to 31 lower-case letters, digits and underscores, beginning with a letter"
+    ),
+]
 
 
 class EvaluateSettings(Settings):

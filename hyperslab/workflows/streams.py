@@ -46,6 +46,11 @@ class Archive:
         """What stands before its keys in a campaign; nothing for the archive that the campaign stages itself."""
         return "" if self.name == MAIN else f"joint.{self.name}."
 
+    @property
+    def tokens_prefix(self) -> str:
+        """The same before the keys of its tokens."""
+        return self.prefix or "model."
+
     def refuse_unsuited(self, *, is_ragged: bool, channels: Sequence[str]) -> None:
         """Refuse settings that such an archive cannot have.
 
@@ -55,6 +60,8 @@ class Archive:
             When there are any.
         """
         where = self.prefix
+        if is_ragged:
+            self._refuse_unused_by_hits()
         unknown = set(self.objective.channel_weights) - set(channels)
         if unknown:
             raise UserError(
@@ -66,9 +73,16 @@ class Archive:
                 "so far: set it to masked"
             )
         if is_ragged and self.tokens.patch is not None:
-            raise UserError(f"{where or 'model.'}patch: is for fields on a grid; hits have `cell`")
+            raise UserError(f"{self.tokens_prefix}patch: is for fields on a grid; hits have `cell`")
         if not is_ragged and self.tokens.cell is not None:
-            raise UserError(f"{where or 'model.'}cell: is for archives of hits; fields on a grid have `patch`")
+            raise UserError(f"{self.tokens_prefix}cell: is for archives of hits; fields on a grid have `patch`")
+
+    def _refuse_unused_by_hits(self) -> None:
+        where = f"{self.prefix}objective"
+        if self.objective.channel_weights:
+            raise UserError(f"{where}.channel_weights: is for fields on a grid; all features of a hit count the same")
+        if self.objective.mask.kind == "tube":
+            raise UserError(f"{where}.mask.kind: found tube for an archive of hits, which have no place for all times")
 
 
 def archives_of(campaign: Campaign) -> tuple[Archive, ...]:
@@ -171,13 +185,39 @@ def make_field(
         objective=archive.objective,
         present=None if present is None else torch.from_numpy(present),
         block=campaign.model.block,
+        where=archive.tokens_prefix,
     )
 
 
-def field_of_index(campaign: Campaign, index: "Index") -> "Field":
-    """The archive that a campaign is to stage, before it is staged: as if all grid points held data."""
-    space = {axis.name: axis.values for axis in index.space}
-    return make_field(campaign, archives_of(campaign)[0], space, len(index.channels))
+def known_streams(campaign: Campaign, index: "Index", joint: Mapping[str, Store]) -> "dict[str, Field | Cloud]":
+    """The archives of a campaign before its own is staged, fields as if all grid points held data.
+
+    The campaign's own is left out if it holds hits: how far they reach is not known yet.
+
+    Parameters
+    ----------
+    index
+        What a scan of the campaign's own files found.
+    joint
+        From `open_joint`.
+
+    Raises
+    ------
+    UserError
+        When cells do not fit an archive of hits.
+    """
+    streams: dict[str, Field | Cloud] = {}
+    for archive in archives_of(campaign):
+        store = joint.get(archive.name)
+        if store is not None and store.is_ragged:
+            streams[archive.name] = make_cloud(archive, store)
+        elif store is not None:
+            space = {name: values.tolist() for name, values in store.space.items()}
+            streams[archive.name] = make_field(campaign, archive, space, len(store.channels))
+        elif not index.is_ragged:
+            own = {axis.name: axis.values for axis in index.space}
+            streams[archive.name] = make_field(campaign, archive, own, len(index.channels))
+    return streams
 
 
 def find_present(store: Store) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
@@ -214,13 +254,12 @@ def make_cloud(archive: Archive, store: Store) -> "Cloud":
     cell = archive.tokens.cell or [max(extent, 1e-6) / CELLS_ACROSS for extent in (high - low).tolist()]
     if len(cell) != len(low):
         raise UserError(
-            f"{archive.prefix or 'model.'}cell: found {len(cell)} sizes for hits "
-            f"along {len(low)} axes; give one for each"
+            f"{archive.tokens_prefix}cell: found {len(cell)} sizes for hits along {len(low)} axes; give one for each"
         )
     shape = tuple(num_cells(*edges) for edges in zip(low.tolist(), high.tolist(), cell, strict=True))
     if max(shape) > MOST_CELLS or max(shape) == 1:
         raise UserError(
-            f"{archive.prefix or 'model.'}cell: found {list(cell)}, which cuts the "
+            f"{archive.tokens_prefix}cell: found {list(cell)}, which cuts the "
             f"detector into {' x '.join(map(str, shape))} cells; give sizes that make 2 to {MOST_CELLS} along its axes"
         )
     return Cloud(

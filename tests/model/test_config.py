@@ -78,6 +78,21 @@ def test_an_unknown_objective_and_a_lead_of_nothing_are_refused(content):
     assert f"campaign.yaml: {key}: found {value!r}; input should be" in mistake(ObjectiveSettings, content)
 
 
+@pytest.mark.parametrize("name", ["leads", "rollout"])
+def test_what_forecasts_nothing_has_no_further_leads(name):
+    assert mistake(ObjectiveSettings, {"kind": "masked", name: 2}) == (
+        f"campaign.yaml: objective.{name}: found 2 with objective.kind masked, which forecasts nothing; leave it out, "
+        "or set kind to both"
+    )
+    assert getattr(ObjectiveSettings.model_validate({"kind": "both", name: 2}), name) == 2
+
+
+def test_a_kind_of_attention_that_no_layer_would_have_is_refused():
+    assert mistake(ModelSettings, {"depth": 2, "attention": ["window", "dense", "axial"]}) == (
+        "campaign.yaml: model.attention: found 3 kinds for a model.depth of 2; give at most as many as there are layers"
+    )
+
+
 @pytest.mark.parametrize("ratio", [0, 1, -0.1, 1.5])
 def test_hiding_nothing_or_everything_is_refused(ratio):
     assert f"campaign.yaml: mask.ratio: found {ratio}; input should be" in mistake(
@@ -223,7 +238,7 @@ def test_tokens_that_lie_close_together_are_those_of_a_block():
         # A sample holds a target for each lead, or each step of a roll-out, where anything is forecast.
         ({"kind": "forecast"}, True, False, 1),
         ({"kind": "forecast", "leads": 3}, True, False, 3),
-        ({"kind": "masked", "leads": 3}, False, True, 0),
+        ({"kind": "masked"}, False, True, 0),
         ({"kind": "both", "rollout": 2}, True, True, 2),
     ],
 )

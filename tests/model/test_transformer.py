@@ -188,7 +188,7 @@ def test_every_parameter_takes_part_in_the_losses_of_its_streams(attention):
 @pytest.mark.parametrize("kind", ["forecast", "masked", "both"])
 def test_gradients_are_of_the_same_parameters_whether_anything_is_missing_or_not(kind):
     # Ranks sum what they have: one that held a gradient more than another would wait for ever, or add up others.
-    field = field_of(kind, leads=2)
+    field = field_of(kind, leads=1 if kind == "masked" else 2)
     found = []
     for gaps in (False, True):
         model = model_of(own={"winds": field})
@@ -395,6 +395,24 @@ def nothing(settings, streams):
     return None
 
 
+def raising(settings, streams):
+    return {}["width"]
+
+
+class Short(Mean):
+    """Leaves the first channel out."""
+
+    def forward(self, stream, sample):
+        return {"forecast": sample.inputs_BTCS.mean(1)[:, 1:]}
+
+
+class Nameless(Mean):
+    """Gives no dict."""
+
+    def forward(self, stream, sample):
+        return sample.inputs_BTCS.mean(1)
+
+
 number = 3
 '''
 
@@ -416,11 +434,11 @@ def own_package(tmp_path, monkeypatch):
 def test_a_model_of_ones_own_is_made_by_its_import_path(own_package):
     settings = settings_of(module=f"{own_package}.averages:Mean", depth=3)
 
-    model = make_model(settings, streams())
+    model = make_model(settings, {"winds": field_of("forecast"), "brain": BRAIN})
 
     assert type(model).__name__ == "Mean"
-    assert model.names == ["winds", "brain", "hits"]
-    sample = field_sample(field_of(), gaps=False)
+    assert model.names == ["winds", "brain"]
+    sample = field_sample(field_of("forecast"), gaps=False)
     assert torch.equal(model("winds", sample)["forecast"], sample.inputs_BTCS.mean(1))
 
 
@@ -437,6 +455,7 @@ def test_ours_is_made_where_none_is_named():
         ("someones_models.broken:Mean", r"cannot be imported \(No module named 'a_package_that_nobody_has'\); check"),
         ("someones_models.averages:number", r"is a int; give a function or a class"),
         ("someones_models.averages:nothing", r"gave NoneType, which is no nn.Module with `blocks`"),
+        ("someones_models.averages:raising", r"raised KeyError \('width'\) in .*averages.py, line \d+; mend it there"),
         ("someones_models.averages:without_blocks", r"gave Linear, which is no nn.Module with `blocks`"),
         ("someones_models.averages:with_numbers_for_blocks", r"gave Module, which is no nn.Module with `blocks`"),
         ("someones_models.averages:with_a_number_of_blocks", r"gave Module, which is no nn.Module with `blocks`"),
@@ -448,3 +467,12 @@ def test_what_is_no_model_is_refused_in_one_line(own_package, named, said):
 
     assert str(error.value).startswith(f"model.module: {named} ")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "found"), [("Short", r"\{'forecast': \(3, 2, 5, 8\)\}"), ("Nameless", "Tensor")])
+def test_predictions_that_the_objective_does_not_ask_for_are_refused(own_package, name, found):
+    named = f"{own_package}.averages:{name}"
+    model = make_model(settings_of(module=named), streams())
+
+    with pytest.raises(UserError, match=rf"gave {found} for winds; it must give a dict with 'forecast' of shape"):
+        model("winds", field_sample(field_of(), gaps=False))

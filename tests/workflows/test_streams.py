@@ -9,6 +9,9 @@ import torch
 
 from hyperslab.data.store import open_store
 from hyperslab.errors import UserError
+from hyperslab.model.config import ModelSettings
+from hyperslab.model.flops import count_parameters
+from hyperslab.model.transformer import make_model
 from hyperslab.parallel.tasks import FieldTask, HitTask
 from hyperslab.site_configs.loader import load_site
 from hyperslab.workflows.campaign import CampaignDir, load_campaign
@@ -81,6 +84,8 @@ def test_cells_must_be_as_many_as_axes(archives: Path) -> None:
     [
         ("hits", "objective.kind=forecast", "objective.kind: found forecast for an archive of hits"),
         ("hits", "model.patch=2", r"model\.patch: is for fields on a grid; hits have `cell`"),
+        ("hits", "objective.channel_weights={charge: 2}", r"objective\.channel_weights: is for fields on a grid"),
+        ("hits", "objective.mask={kind: tube}", r"objective\.mask\.kind: found tube for an archive of hits"),
         ("brains", "model.cell=[2.0]", r"model\.cell: is for archives of hits; fields on a grid have `patch`"),
     ],
 )
@@ -114,6 +119,8 @@ def test_grid_points_without_data_are_found_and_are_no_tokens(archives: Path, tm
         ({"history": 1000}, r"joint\.brains: the train split has .* needs 1000 \(joint\.brains\.history"),
         ({"objective": {"kind": "masked", "channel_weights": {"x": 1}}}, r"joint\.brains\.objective\.channel_weights"),
         ({"cell": [2.0]}, r"joint\.brains\.cell: is for archives of hits"),
+        ({"patch": [1, 2, 3]}, r"joint\.brains\.patch: found \[1, 2, 3\] for frames along parcel"),
+        ({"weight": 1e5}, r"weights: found 1 of 100001; each store needs at least one step"),
     ],
 )
 def test_a_joint_archive_is_looked_at_before_anything_is_done(
@@ -124,6 +131,32 @@ def test_a_joint_archive_is_looked_at_before_anything_is_done(
     campaign = load_campaign(harness.write_campaign(tmp_path / "c.yaml", data=data, joint={"brains": entry}), [])
     with pytest.raises(UserError, match=words):
         make_plan(campaign, load_site("local"))
+
+
+def test_windows_of_attention_must_fit_all_archives(archives: Path, tmp_path: Path) -> None:
+    # Winds lie along time, latitude and longitude; parcels along time and one axis.
+    content: dict[str, Any] = {
+        "data": {"files": [str(archives / "winds.nc")]},
+        "model": {"attention": {"kind": "window", "window": [1, 2, 2]}},
+        "joint": {"brains": {"store": str(archives / "brains"), "objective": {"kind": "masked"}}},
+    }
+    campaign = load_campaign(harness.write_campaign(tmp_path / "c.yaml", **content), [])
+    with pytest.raises(UserError, match=r"model\.attention\.window: found \[1, 2, 2\] for tokens along 2 axes"):
+        make_plan(campaign, load_site("local"))
+
+
+def test_a_dry_run_counts_parameters_of_all_archives(archives: Path, tmp_path: Path) -> None:
+    entry = {"history": 1, "objective": {"kind": "masked"}}
+    joint = {name: entry | {"store": str(archives / name)} for name in ("brains", "hits")}
+    content: dict[str, Any] = {"data": {"files": [str(archives / "winds.nc")]}}
+    alone, together = (
+        make_plan(load_campaign(harness.write_campaign(tmp_path / "c.yaml", **more), []), load_site("local")).streams
+        for more in (content, content | {"joint": joint})
+    )
+    assert list(alone) == ["main"]
+    assert list(together) == ["main", "brains", "hits"]
+    model = make_model(ModelSettings(), together)
+    assert count_parameters(ModelSettings(), together) == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.slow

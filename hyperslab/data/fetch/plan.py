@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from hyperslab.data.config import Day
 from hyperslab.errors import UserError
-from hyperslab.settings import Settings, parse, read_yaml
+from hyperslab.settings import Settings, matching, parse, read_yaml
 
 ARCO_URL = "https://storage.googleapis.com/gcp-public-data-arco-era5/ar/full_37-1h-0p25deg-chunk-1.zarr-v3"
 """ERA5 as a Zarr that Google keeps for anyone."""
@@ -42,7 +42,7 @@ class CdsRequest(_Period):
 
     archive: Literal["cds"]
     """Always `cds`."""
-    dataset: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    dataset: Annotated[str, matching(r"[A-Za-z0-9_.-]+", "must be letters, digits, dots, dashes and underscores")]
     """Name of the dataset, such as `reanalysis-era5-pressure-levels`."""
     variables: Names
     """Variables by the store's long names, such as `temperature`."""
@@ -88,7 +88,7 @@ class OpenneuroRequest(Settings):
 
     archive: Literal["openneuro"]
     """Always `openneuro`."""
-    dataset: str = Field(pattern=r"^ds\d{6}$")
+    dataset: Annotated[str, matching(r"ds\d{6}", "must be ds and six digits, such as ds000030")]
     """Accession number, such as `ds000001`."""
     include: list[str] = Field(default=["*"], min_length=1)
     """Patterns of the paths to take, such as `sub-0[1-4]/*` or `*_bold.nii.gz`."""

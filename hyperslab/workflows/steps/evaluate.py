@@ -17,6 +17,7 @@ from hyperslab.data.frames import measure_segments
 from hyperslab.data.loader import Batch, Loader, Sampling, windows_of
 from hyperslab.data.store import Store
 from hyperslab.errors import UserError, exit_code
+from hyperslab.model.fields import FieldSample
 from hyperslab.model.objectives import roll_out
 from hyperslab.model.skill import anomaly_correlation, square_error
 from hyperslab.parallel import catalog, checkpoint
@@ -30,7 +31,8 @@ from hyperslab.workflows.streams import make_tasks, open_stores
 GROUP_BYTES = 1 << 30
 """Memory for the fields of the forecasts that are scored together."""
 
-KINDS = ("forecast", "persistence", "climatology")
+MOST_FIELDS = 5
+"""Truth, and as many kinds of forecast as there are."""
 Fields = dict[str, torch.Tensor]
 """Truth and each kind of forecast, in physical units, shape (forecast, lead, channel, *space)."""
 Row = dict[str, Any]
@@ -95,42 +97,68 @@ def _groups(campaign: Campaign, site: Site, task: FieldTask) -> Iterator[Batch]:
     """All windows of the test split, as many at a time as memory allows."""
     plan = Sampling(history=task.sampling.history, lead=task.field.objective.lead, rollout=campaign.evaluate.rollout)
     windows = windows_of(task.store, "test", plan)
-    window_bytes = plan.rollout * int(np.prod(task.store.frame_shape)) * (len(KINDS) + 1) * 8
+    window_bytes = plan.rollout * int(np.prod(task.store.frame_shape)) * MOST_FIELDS * 8
     loader = Loader(task.store, windows, plan, reading=reading(site))
     return loader.in_order(range(len(windows)), max(1, GROUP_BYTES // window_bytes))
 
 
 def forecast(task: FieldTask, model: nn.Module, batch: Batch) -> Fields:
-    """Truth, forecasts, persistence and climatology of a batch."""
+    """Truth, forecasts, persistence and climatology of a batch.
+
+    Forecasts go on from one another. Of a model that was trained for several leads there are also direct ones, at one
+    stroke, of unknown value (NaN) at leads that it was not trained for.
+    """
     store, space = task.store, [1] * len(task.store.space)
     mean, std = (torch.from_numpy(moment).float().view(-1, *space) for moment in (store.mean, store.std))
-    rolled = torch.cat([_rolled(task, model, batch, number) for number in range(len(batch.inputs))])
+    windows = [_window(batch, number) for number in range(len(batch.inputs))]
+    forecasts = {"forecast": torch.cat([_rolled(task, model, window) for window in windows])}
+    if task.field.objective.leads > 1:
+        forecasts["direct"] = torch.cat([_direct(task, model, window) for window in windows])
     times, where = np.unique(batch.target_time, return_inverse=True)
     normal = climatology(store, times, monthly=measure_segments(store.time, store.segment, store.clock).monthly)
     return {
         "truth": batch.target * std + mean,
-        "forecast": rolled * std + mean,
+        **{kind: values * std + mean for kind, values in forecasts.items()},
         # Where the last frame misses a value, the mean: it is what the model's forecast starts from, too.
         "persistence": torch.nan_to_num(batch.inputs[:, -1:]).expand_as(batch.target) * std + mean,
         "climatology": torch.from_numpy(normal)[torch.from_numpy(where.reshape(batch.target_time.shape))],
     }
 
 
-def _rolled(task: FieldTask, model: nn.Module, batch: Batch, number: int) -> torch.Tensor:
-    """Forecasts from one window of a batch, one step after another, shape (1, lead, channel, *space)."""
+def _window(batch: Batch, number: int) -> Batch:
+    """What a forecast from one window of a batch starts from."""
     at = slice(number, number + 1)
-    window = replace(batch, inputs=batch.inputs[at], calendar=batch.calendar[at])
-    # All is visible to a forecast, whatever training hides.
-    sample = replace(task.sample(window, Draws(seed=0, numbers=[0], turn=0)), hidden_BN=None)
+    return replace(batch, inputs=batch.inputs[at], calendar=batch.calendar[at])
+
+
+def _rolled(task: FieldTask, model: nn.Module, window: Batch) -> torch.Tensor:
+    """Forecasts one step after another, shape (1, lead, channel, *space)."""
     calendars = window.calendar[:, task.sampling.history :]
-    steps = roll_out(model, task.name, sample, calendars, calendars.shape[1])
+    steps = roll_out(model, task.name, _visible(task, window, 1), calendars, calendars.shape[1])
     return torch.stack([predictions["forecast"] for predictions in steps], dim=1)
+
+
+def _direct(task: FieldTask, model: nn.Module, window: Batch) -> torch.Tensor:
+    """Forecasts at one stroke each, shape (1, lead, channel, *space)."""
+    shape = (1, window.calendar.shape[1] - task.sampling.history, *window.inputs.shape[2:])
+    values = torch.full(shape, torch.nan)
+    for lead in range(1, 1 + min(shape[1], task.field.objective.leads)):
+        values[:, lead - 1] = model(task.name, _visible(task, window, lead))["forecast"]
+    return values
+
+
+def _visible(task: FieldTask, window: Batch, lead: int) -> FieldSample:
+    """What the model is given for a forecast so far ahead: all is visible to it, whatever training hides."""
+    sample = task.sample(window, Draws(seed=0, numbers=[0], turn=lead - 1))
+    return replace(sample, hidden_BN=None)
 
 
 def _score(fields: Fields, weights: torch.Tensor) -> dict[str, torch.Tensor]:
     """Square error and anomaly correlation of each kind, shape (forecast, lead, channel)."""
     scores = {}
-    for kind in KINDS:
+    for kind in fields:
+        if kind == "truth":
+            continue
         scores[f"{kind} error"] = square_error(fields[kind], fields["truth"], weights)
         scores[f"{kind} correlation"] = anomaly_correlation(
             fields[kind], fields["truth"], fields["climatology"], weights
@@ -140,7 +168,7 @@ def _score(fields: Fields, weights: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def _rows(store: Store, means: dict[str, torch.Tensor]) -> Iterator[Row]:
     """RMSE and ACC of each kind of forecast, by channel and lead; None where one is undefined."""
-    for kind in KINDS:
+    for kind in dict.fromkeys(name.split()[0] for name in means):
         errors, correlations = means[f"{kind} error"].sqrt(), means[f"{kind} correlation"]
         for lead in range(errors.shape[0]):
             for number, channel in enumerate(store.channels):

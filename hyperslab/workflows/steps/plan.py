@@ -1,22 +1,29 @@
 """What a campaign will do, worked out before anything is written."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hyperslab.data.frames import Bools, Ints, find_windows, mask_of, measure_segments
 from hyperslab.data.grid import is_global
+from hyperslab.data.order import check_weights
 from hyperslab.data.recipe import Recipe, make_recipe
 from hyperslab.data.sources import Index, source_of
 from hyperslab.data.sources.paths import expand
 from hyperslab.data.splits import Splits
+from hyperslab.data.store import Store
 from hyperslab.errors import UserError
 from hyperslab.parallel.layout import Layout, make_layout
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import MAIN, Campaign
 from hyperslab.workflows.steps import STEPS
-from hyperslab.workflows.streams import Archive, archives_of, field_of_index, open_joint
+from hyperslab.workflows.streams import Archive, archives_of, known_streams, open_joint
+
+if TYPE_CHECKING:
+    from hyperslab.model.fields import Field
+    from hyperslab.model.hits import Cloud
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +34,8 @@ class Plan:
     num_windows: dict[str, int]
     """Windows of each split, before frames that turn out to be missing."""
     layout: Layout
+    streams: "dict[str, Field | Cloud]"
+    """The archives as the model sees them, as far as they are known before they are staged."""
 
 
 def plan_store(campaign: Campaign, site: Site) -> Recipe:
@@ -60,13 +69,33 @@ def make_plan(campaign: Campaign, site: Site, recipe: Recipe | None = None) -> P
         _refuse_name(archive.name)
         archive.refuse_unsuited(is_ragged=store.is_ragged, channels=store.channels)
         _count_windows(campaign, archive, store.segment, store.valid, store.splits)
+    check_weights([archive.weight for archive in (main, *others)])
     if site.device == "cpu" and any(kind.backend == "flex" for kind in campaign.model.attention):
         raise UserError(
             f"model.attention.backend: found flex, which does not train on the {site.device} of this site; leave it out"
         )
     valid = np.ones(len(index.segments), bool)
     windows = _count_windows(campaign, main, index.segments, valid, recipe.splits)
-    return Plan(recipe=recipe, num_windows=windows, layout=layout)
+    return Plan(recipe=recipe, num_windows=windows, layout=layout, streams=_fitting_streams(campaign, index, stores))
+
+
+def _fitting_streams(campaign: Campaign, index: Index, stores: Mapping[str, Store]) -> "dict[str, Field | Cloud]":
+    """The archives as the model sees them.
+
+    Raises
+    ------
+    UserError
+        When patches, cells or windows of attention do not fit one.
+    """
+    # Arithmetic on lattices takes torch, a second of import: less than to find out once the store is staged.
+    from hyperslab.model.fields import Field
+    from hyperslab.model.flops import forward_flops
+
+    streams = known_streams(campaign, index, stores)
+    if campaign.model.module is None:
+        for stream in streams.values():
+            forward_flops(campaign.model, stream, None if isinstance(stream, Field) else 1)
+    return streams
 
 
 def _refuse_name(name: str) -> None:
@@ -146,7 +175,7 @@ def describe(campaign: Campaign, plan: Plan, site: Site) -> Iterator[tuple[str, 
             f"{len(own)} frames, {index.clock.moment(own.min())} to {index.clock.moment(own.max())}, "
             f"{plan.num_windows[split]} windows",
         )
-    yield "model", _model_words(campaign, index)
+    yield "model", _model_words(campaign, plan)
     layout = plan.layout
     yield (
         "layout",
@@ -158,20 +187,20 @@ def describe(campaign: Campaign, plan: Plan, site: Site) -> Iterator[tuple[str, 
         yield "region", "a regional box: its edges are edges, longitude does not wrap"
 
 
-def _model_words(campaign: Campaign, index: Index) -> str:
+def _model_words(campaign: Campaign, plan: Plan) -> str:
     """What the model is made of, and what a sample costs."""
     if campaign.model.module is not None:
         return f"your own, {campaign.model.module}"
-    if index.is_ragged:
-        return "cells that hold hits become tokens; how many is known once the store is staged"
-    # Arithmetic on lattices takes torch, a second of import that only a dry run pays.
+    from hyperslab.model.fields import Field
     from hyperslab.model.flops import count_parameters, training_flops
 
-    field = field_of_index(campaign, index)
+    field = plan.streams.get(MAIN)
+    if not isinstance(field, Field):
+        return "cells that hold hits become tokens; how many is known once the store is staged"
     patches = field.patches
     kinds = dict.fromkeys(campaign.model.attention_of(layer).kind for layer in range(campaign.model.depth))
     return (
-        f"{count_parameters(campaign.model, {MAIN: field}):,} parameters, {_times(patches.shape)} tokens of "
+        f"{count_parameters(campaign.model, plan.streams):,} parameters, {_times(patches.shape)} tokens of "
         f"{_times(patches.patch)} (time, {', '.join(axis.name for axis in field.axes)}), {', '.join(kinds)} attention, "
         f"{campaign.objective.rollout * training_flops(campaign.model, field).total / 1e9:,.3g} GFLOP a sample"
     )

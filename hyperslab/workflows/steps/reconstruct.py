@@ -53,7 +53,7 @@ def hit_scores(task: HitTask, model: nn.Module, seed: int, reading: Reading) -> 
     The mean is the best constant there is: that of what is scored itself.
     """
     store, windows = task.store, task.windows("test")
-    gathered: dict[str, list[torch.Tensor]] = {name: [] for name in ("chance", "there", "found", "feature")}
+    parts, hits = _Tally(1), _Tally(len(store.channels))
     for number, batch in enumerate(task.loader(windows, reading).in_order(range(len(windows)), 1)):
         assert isinstance(batch, PointBatch)
         sample = task.sample(batch, Draws(seed=seed, numbers=[number], turn=0))
@@ -62,21 +62,38 @@ def hit_scores(task: HitTask, model: nn.Module, seed: int, reading: Reading) -> 
         there, feature = split_values(sample, predictions["occupancy"].shape[-1])
         hidden = sample.hidden_BN & sample.valid_BN
         held = there[hidden] > 0
-        gathered["chance"].append(predictions["occupancy"][hidden].sigmoid().flatten())
-        gathered["there"].append(there[hidden].flatten())
-        gathered["found"].append(predictions["feature"][hidden][held])
-        gathered["feature"].append(feature[hidden][held])
-    chance, there, found, feature = (torch.cat(parts).double() for parts in gathered.values())
+        parts.add(predictions["occupancy"][hidden].sigmoid().view(-1, 1), there[hidden].view(-1, 1))
+        hits.add(predictions["feature"][hidden][held], feature[hidden][held])
     names, units = ("occupancy", *store.channels), {"occupancy": "1", **store.units}
+    scale = np.concatenate([[1.0], store.std])
     rows = []
-    for kind, errors in (
-        ("reconstruction", (chance - there, found - feature)),
-        ("mean", (there.mean() - there, feature.mean(0) - feature)),
-    ):
-        by_part, by_channel = (error.square().mean(0).sqrt() for error in errors)
-        rmse = np.concatenate([by_part[None].numpy(), by_channel.numpy() * store.std])
-        rows += list(_rows(kind, names, units, rmse))
+    for kind, errors in (("reconstruction", (parts.error, hits.error)), ("mean", (parts.spread, hits.spread))):
+        rows += list(_rows(kind, names, units, torch.cat(errors).sqrt().numpy() * scale))
     return len(windows), rows
+
+
+class _Tally:
+    """Sums over all that is scored, whatever its number."""
+
+    def __init__(self, channels: int) -> None:
+        self._count = 0
+        self._sums = torch.zeros(3, channels, dtype=torch.float64)
+
+    def add(self, found: torch.Tensor, truth: torch.Tensor) -> None:
+        """Count some more, shape (number, channel)."""
+        found, truth = found.double(), truth.double()
+        self._count += len(truth)
+        self._sums += torch.stack([(found - truth).square().sum(0), truth.sum(0), truth.square().sum(0)])
+
+    @property
+    def error(self) -> torch.Tensor:
+        """Mean square error, shape (channel,); NaN of nothing."""
+        return self._sums[0] / self._count
+
+    @property
+    def spread(self) -> torch.Tensor:
+        """Mean square difference of the truth from its mean, shape (channel,); NaN of nothing."""
+        return (self._sums[2] / self._count - (self._sums[1] / self._count).square()).clamp_min(0)
 
 
 def _rows(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 COLOURS = {
     "forecast": "#1b6ca8",
     "reconstruction": "#1b6ca8",
+    "direct": "#2a9d8f",
     "persistence": "#c44e52",
     "interpolation": "#c44e52",
     "climatology": "#8c8c8c",
