@@ -90,7 +90,7 @@ def test_an_unknown_key_is_refused_and_the_nearest_of_its_level_is_named(
 
 class Basket(Settings):
     size: int | list[Annotated[int, Field(ge=1)]] = 1
-    owners: dict[Annotated[str, matching(r"[a-z]+", "must be lower-case letters")], int] = {}
+    owners: dict[Annotated[str, matching(r"[a-z]+", "must be lower-case letters")], int] = Field(default={})
 
     @model_validator(mode="after")
     def _owned_once(self) -> Self:
@@ -103,8 +103,8 @@ class Basket(Settings):
     ("content", "line"),
     [
         # Of several types: one line, that of an entry where the list itself is one.
-        ({"size": "big"}, "basket.yaml: size: found 'big'; input should be a valid integer, unable to parse string as an "
-         "integer, or a valid list"),
+        ({"size": "big"}, "basket.yaml: size: found 'big'; input should be a valid integer, unable to parse string as "
+         "an integer, or a valid list"),
         ({"size": [2, 0]}, "basket.yaml: size.1: found 0; input should be greater than or equal to 1"),
         ({"owners": {"Ann": 1}}, "basket.yaml: owners.Ann: found 'Ann'; must be lower-case letters"),
         ({"owners": {"ann": 1, "bob": 2}}, "basket.yaml: owners: found 2; give one"),
