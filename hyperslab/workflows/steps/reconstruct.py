@@ -53,7 +53,7 @@ def hit_scores(task: HitTask, model: nn.Module, seed: int, reading: Reading) -> 
     The mean is the best constant there is: that of what is scored itself.
     """
     store, windows = task.store, task.windows("test")
-    parts, hits = _Tally(1), _Tally(len(store.channels))
+    parts, hits = Tally(1), Tally(len(store.channels))
     for number, batch in enumerate(task.loader(windows, reading).in_order(range(len(windows)), 1)):
         assert isinstance(batch, PointBatch)
         sample = task.sample(batch, Draws(seed=seed, numbers=[number], turn=0))
@@ -72,7 +72,7 @@ def hit_scores(task: HitTask, model: nn.Module, seed: int, reading: Reading) -> 
     return len(windows), rows
 
 
-class _Tally:
+class Tally:
     """Sums over all that is scored, whatever its number."""
 
     def __init__(self, channels: int) -> None:
