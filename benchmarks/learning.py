@@ -72,10 +72,9 @@ def main() -> None:
         with ProcessPoolExecutor(chosen.processes, context) as pool:
             results = list(pool.map(run, *zip(*jobs, strict=True)))
     print(f"{'':16}{'steps':>7}{'RMSE':>9}{'spread':>9}{'best':>9}{'worst':>9}{'mass':>7}   wins over random, dense")
-    scores: dict[str, list[float]] = {}
-    for kind in kinds:
-        own = [result for job, result in zip(jobs, results, strict=True) if job[1] == kind]
-        scores[kind] = [error for _, error, _ in own]
+    of_kind = {kind: [result for job, result in zip(jobs, results, strict=True) if job[1] == kind] for kind in kinds}
+    scores = {kind: [error for _, error, _ in own] for kind, own in of_kind.items()}
+    for kind, own in of_kind.items():
         spread = statistics.stdev(scores[kind]) if len(own) > 1 else 0.0
         rivals = [wins(scores[kind], scores[other]) for other in ("random blocks", "dense") if other in scores]
         print(

@@ -1,7 +1,8 @@
 """One layer of the Transformer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -9,9 +10,27 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hyperslab.model.attention import Mixer, Plan
+from hyperslab.model.config import hidden_width
 from hyperslab.model.positions import rotate
 
 Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A module of a block whose features, or heads, can be shared out over ranks.
+
+    It takes tokens (B, N, D) first, which all must be there, and maybe a `Place`; and gives as many, of which each rank
+    works out a summand.
+    """
+
+    columns: tuple[str, ...]
+    """Its linear layers, by name, that take all features of tokens, and give some of the region's own, or heads."""
+    rows: tuple[str, ...]
+    """Those that take these, and give a summand of all features of tokens. They have no bias."""
+    whole: tuple[str, ...] = ()
+    """Modules, by name, that mix the tokens of whole samples, head by head: called with queries, keys and values
+    (B, A, N, D) first, they give (B, A, N, D)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +41,8 @@ class Place:
     """Of the angles that queries and keys are turned by: shape (N, D / 2), or (B, 1, N, D / 2)."""
     sine: torch.Tensor
     """Of the same angles."""
+    count: int
+    """Tokens of a sample, those that are not held here among them."""
     valid: torch.Tensor | None = None
     """Tokens that hold data, shape (B, N); None where all do."""
 
@@ -32,19 +53,14 @@ class SwiGLU(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         hidden = hidden_width(width)
-        self.gate_and_value = nn.Linear(width, 2 * hidden, bias=False)
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.value = nn.Linear(width, hidden, bias=False)
         self.output = nn.Linear(hidden, width, bias=False)
 
     def forward(self, tokens_BND: torch.Tensor) -> torch.Tensor:
         """Each token transformed by itself; shape unchanged."""
-        gate, value = self.gate_and_value(tokens_BND).chunk(2, dim=-1)
-        output: torch.Tensor = self.output(F.silu(gate) * value)
+        output: torch.Tensor = self.output(F.silu(self.gate(tokens_BND)) * self.value(tokens_BND))
         return output
-
-
-def hidden_width(width: int) -> int:
-    """Features inside the feed-forward layer: 8/3 of the width, in eights."""
-    return -(-8 * width // 3 // 8) * 8
 
 
 class Attention(nn.Module):
@@ -52,7 +68,8 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, mixer: Mixer) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_width = width // heads
+        # Rows head after head, so that a run of them is some heads' queries, keys and values.
         self.query_key_value = nn.Linear(width, 3 * width, bias=False)
         self.query_norm = nn.RMSNorm(width // heads, eps=1e-6)
         self.key_norm = nn.RMSNorm(width // heads, eps=1e-6)
@@ -61,22 +78,26 @@ class Attention(nn.Module):
 
     def forward(self, tokens_BND: torch.Tensor, place: Place, plan: Plan) -> torch.Tensor:
         """Tokens of the same shape, each a mixture of the values of others."""
-        b, n, d = tokens_BND.shape
         mixed_BAND = self.mixer(*self.project(tokens_BND, place), place.valid, plan)
-        output: torch.Tensor = self.output(mixed_BAND.transpose(1, 2).reshape(b, n, d))
+        output: torch.Tensor = self.output(mixed_BAND.transpose(1, 2).flatten(2))
         return output
 
     def project(self, tokens_BND: torch.Tensor, place: Place) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values, each of shape (B, A, N, D)."""
-        b, n, d = tokens_BND.shape
-        qkv = self.query_key_value(tokens_BND).view(b, n, 3, self.heads, d // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        qkv = self.query_key_value(tokens_BND).unflatten(-1, (-1, 3, self.head_width))
+        query, key, value = qkv.permute(3, 0, 2, 1, 4)
         cosine, sine = place.cosine.to(value.dtype), place.sine.to(value.dtype)
         return rotate(self.query_norm(query), cosine, sine), rotate(self.key_norm(key), cosine, sine), value
 
 
 class Block(nn.Module):
     """Attention, then feed-forward, each on normalised tokens and added to them."""
+
+    regions: ClassVar[Mapping[str, Region]] = {
+        "attention": Region(columns=("query_key_value",), rows=("output",), whole=("mixer",)),
+        "feed_forward": Region(columns=("gate", "value"), rows=("output",)),
+    }
+    """Parts that ranks share the features, or heads, of."""
 
     def __init__(self, width: int, heads: int, mixer: Mixer, recompute: Recompute = "none") -> None:
         super().__init__()

@@ -250,3 +250,8 @@ class ObjectiveSettings(Settings):
     def targets(self) -> int:
         """Frames after the last input that a sample holds, one every `lead` frames."""
         return max(self.leads, self.rollout) if self.forecasts else 0
+
+
+def hidden_width(width: int) -> int:
+    """Features inside the feed-forward layer: 8/3 of the width, in eights."""
+    return -(-8 * width // 3 // 8) * 8

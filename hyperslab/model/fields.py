@@ -11,6 +11,7 @@ from hyperslab.errors import UserError
 from hyperslab.model.block import Place
 from hyperslab.model.config import ModelSettings, ObjectiveSettings, TokenSettings
 from hyperslab.model.lattice import BLOCK, Lattice, cell_numbers, make_lattice
+from hyperslab.model.part import WHOLE, Part
 from hyperslab.model.positions import Axis, fourier_features, octaves, rotary_angles
 from hyperslab.model.tokens import Patches, automatic_patch
 
@@ -30,6 +31,8 @@ class Field:
     """Grid points that ever hold data, bool, shape (*S); None where all do."""
     block: int = BLOCK
     """Tokens that lie close together and follow one another."""
+    part: Part = WHOLE
+    """Tokens that are held; frames are given as far as these reach, along the first axis of space."""
     where: str = "model."
     """What stands before its settings in a campaign, for messages."""
 
@@ -59,18 +62,12 @@ class Field:
         periodic = (False, *(axis.periodic for axis in self.axes))
         return Patches(sizes=(self.tokens.history, *sizes), patch=tuple(sides), periodic=periodic)
 
-    @property
-    def frame_patches(self) -> Patches:
-        """How a single frame is cut in space."""
-        patches = self.patches
-        return replace(patches, sizes=(1, *patches.sizes[1:]), patch=(1, *patches.patch[1:]))
-
     @cached_property
     def lattice(self) -> Lattice:
-        """Where the tokens lie: all patches but those in which no grid point ever holds data."""
+        """Where all tokens lie, held or not: all patches but those in which no grid point ever holds data."""
         shape, present = self.patches.shape, None
         if self.present is not None:
-            cells = self.frame_patches.cut(self.present[None, None, None])[0].any(-1)
+            cells = _of_a_frame(self.patches).cut(self.present[None, None, None])[0].any(-1)
             if not bool(cells.any()):
                 raise UserError(
                     f"{self.where}empty: no grid point ever holds data; look at the archive with `hyperslab inspect`"
@@ -78,22 +75,93 @@ class Field:
             present = cells.view(1, *shape[1:]).expand(shape)
         return make_lattice(shape, self.patches.periodic, present, self.block)
 
+    @property
+    def held(self) -> slice:
+        """Tokens that are held, of all of the lattice."""
+        return self.part.run(len(self.lattice))
+
+    @cached_property
+    def rows(self) -> slice:
+        """Patches along the first axis of space as far as tokens that are held reach."""
+        own = self.lattice.cells[self.held, 1]
+        if self.part.count == 1:
+            return slice(0, self.patches.shape[1])
+        return slice(int(own.min()), int(own.max()) + 1) if len(own) else slice(0, 1)
+
+    @property
+    def band(self) -> slice:
+        """The same in grid points."""
+        side, size = self.patches.patch[1], self.patches.sizes[1]
+        return slice(self.rows.start * side, min(size, self.rows.stop * side))
+
+    @cached_property
+    def held_patches(self) -> Patches:
+        """How the past frames are cut, as far as they are given.
+
+        Raises
+        ------
+        UserError
+            When what is given ends where the last patch reaches round an axis that closes on itself.
+        """
+        patches, band = self.patches, self.band
+        if band == slice(0, patches.sizes[1]):
+            return patches
+        if patches.periodic[1] and patches.sizes[1] % patches.patch[1]:
+            raise UserError(
+                f"{self.where}patch: found {patches.patch[1]} along {self.axes[0].name}, which closes on itself after "
+                f"{patches.sizes[1]}; to cut a sample into parts it must divide that"
+            )
+        sizes = (patches.sizes[0], band.stop - band.start, *patches.sizes[2:])
+        return replace(patches, sizes=sizes, periodic=(False, False, *patches.periodic[2:]))
+
+    @property
+    def frame_patches(self) -> Patches:
+        """How a single frame is cut in space, as far as it is given."""
+        return _of_a_frame(self.held_patches)
+
     @cached_property
     def cells(self) -> torch.Tensor:
-        """Patch that each token is, of all patches in order; shape (N,)."""
-        return self.lattice.numbers()
+        """Patch that each token that is held is, of all patches of what is given, in order; shape (N,)."""
+        return self._cells_of(torch.arange(len(self.lattice))[self.held])
+
+    @cached_property
+    def _given(self) -> torch.Tensor:
+        """Tokens that lie in what is given, held or not."""
+        row = self.lattice.cells[:, 1]
+        inside: torch.Tensor = (row >= self.rows.start) & (row < self.rows.stop)
+        return inside.nonzero()[:, 0]
+
+    def _cells_of(self, tokens: torch.Tensor) -> torch.Tensor:
+        cells = self.lattice.cells[tokens]
+        cells[:, 1] -= self.rows.start
+        return cell_numbers(cells, self.held_patches.shape)
 
     def cut(self, frames_BTCS: torch.Tensor) -> torch.Tensor:
         """What each token holds, shape (B, N, P)."""
-        return self.patches.cut(frames_BTCS)[:, self.cells.to(frames_BTCS.device)]
+        return self.held_patches.cut(frames_BTCS)[:, self.cells.to(frames_BTCS.device)]
 
     def join(self, values_BNP: torch.Tensor) -> torch.Tensor:
         """Frames from what each token holds, 0 where there is none; shape (B, T, C, *S)."""
-        return join_some(self.patches, values_BNP, self.cells)
+        return join_some(self.held_patches, values_BNP, self.cells)
 
     def spread(self, marks_BN: torch.Tensor) -> torch.Tensor:
-        """Marks of tokens as marks of all that lies in them, shape (B, T, C, *S)."""
-        return self.join(marks_BN[..., None].expand(-1, -1, self.channels * math.prod(self.patches.patch)))
+        """Marks of all tokens, held or not, as marks of what lies in them as far as it is given, (B, T, C, *S)."""
+        marks_BNP = marks_BN[:, self._given, None].expand(-1, -1, self.channels * math.prod(self.patches.patch))
+        return join_some(self.held_patches, marks_BNP, self._cells_of(self._given))
+
+    def held_alone(self, marks_BN: torch.Tensor) -> torch.Tensor:
+        """Marks of all tokens without those that are not held."""
+        alone_BN = torch.zeros_like(marks_BN)
+        alone_BN[:, self.held] = marks_BN[:, self.held]
+        return alone_BN
+
+    @cached_property
+    def owned(self) -> torch.Tensor | None:
+        """Grid points of the newest frame that are of tokens held, bool, shape (*S); None where all are."""
+        if self.part.count == 1 and self.lattice.is_whole:
+            return None
+        points: torch.Tensor = self.spread(self.held_alone(torch.ones(1, len(self.lattice))))[0, -1, 0]
+        return points > 0
 
     def filled(self, inputs_BTCS: torch.Tensor, hidden_BN: torch.Tensor | None) -> torch.Tensor:
         """Past frames without a gap: what is hidden by interpolation in time, what is missing by the mean, 0."""
@@ -103,6 +171,11 @@ class Field:
             return filled_BTCS
         hidden_BTCS = self.spread(hidden_BN)
         return torch.where(hidden_BTCS, fill_in_time(inputs_BTCS, there & ~hidden_BTCS), filled_BTCS)
+
+
+def _of_a_frame(patches: Patches) -> Patches:
+    """How a single frame is cut in space."""
+    return replace(patches, sizes=(1, *patches.sizes[1:]), patch=(1, *patches.patch[1:]))
 
 
 def join_some(patches: Patches, values_BNP: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
@@ -130,7 +203,7 @@ class FieldSample:
     complete: bool
     """Whether no input is missing."""
     hidden_BN: torch.Tensor | None = None
-    """Tokens that the model must not see; None where it may see all."""
+    """Tokens that the model must not see, of all tokens of the samples, held or not; None where it may see all."""
     kept_LB: torch.Tensor | None = None
     """Shares for stochastic depth, by layer; None where every layer counts for every sample."""
 
@@ -158,14 +231,14 @@ class FieldStream(nn.Module):
         places = field.channels * math.prod(patches.patch[1:])
         values = places * patches.patch[0]
         self.lattice = field.lattice
-        time, shape = self.lattice.cells[:, 0], patches.shape[1:]
-        numbers = cell_numbers(self.lattice.cells[:, 1:], shape)
+        time, shape = self.lattice.cells[field.held, 0], patches.shape[1:]
         self.register_buffer("time_of", time.clone(), persistent=False)
-        self.register_buffer("place_of", numbers, persistent=False)
+        self.register_buffer("place_of", field.cells % math.prod(field.held_patches.shape[1:]), persistent=False)
         self.register_buffer("last", (time == patches.shape[0] - 1).nonzero()[:, 0], persistent=False)
         # What a token could hold: the points of its patch at which there ever is data.
         present = torch.ones(()) if field.present is None else field.present.float()
-        most = field.cut(present.expand(1, patches.sizes[0], field.channels, *patches.sizes[1:])).sum(-1)
+        present = present.expand(1, patches.sizes[0], field.channels, *patches.sizes[1:])
+        most = field.cut(present[:, :, :, field.band]).sum(-1)
         self.register_buffer("most", most[0], persistent=False)
         self._register_positions(settings)
         self.embed = nn.Linear(values, width)
@@ -190,7 +263,7 @@ class FieldStream(nn.Module):
             for number, axis in enumerate(axes, start=1)
         ]
         features = fourier_features(axes, centres, whole_sphere=any(axis.periodic for axis in axes))
-        self.register_buffer("position_features", features, persistent=False)
+        self.register_buffer("position_features", features[self.places], persistent=False)
         coordinates = self.lattice.cells.double()
         for number, (axis, own) in enumerate(zip(axes, centres, strict=True), start=1):
             step = float((own[-1] - own[0]).abs()) / max(1, len(own) - 1)
@@ -204,13 +277,21 @@ class FieldStream(nn.Module):
             [patches.periodic[number] for number in known],
             settings.width // settings.heads,
         )
+        angles = angles[self.field.held]
         self.register_buffer("cosine", angles.cos().float(), persistent=False)
         self.register_buffer("sine", angles.sin().float(), persistent=False)
+
+    @property
+    def places(self) -> slice:
+        """Places of the whole lattice, the last axis counting fastest, as far as tokens that are held reach."""
+        in_row = math.prod(self.field.patches.shape[2:])
+        return slice(self.field.rows.start * in_row, self.field.rows.stop * in_row)
 
     def tokens(self, sample: FieldSample) -> tuple[torch.Tensor, torch.Tensor, Place]:
         """Tokens (B, N, D), the frames with every gap filled (B, T, C, *S), and where tokens lie."""
         inputs_BTCS, hidden_BN = sample.inputs_BTCS, sample.hidden_BN
         filled_BTCS = self.field.filled(inputs_BTCS, hidden_BN)
+        hidden_BN = None if hidden_BN is None else hidden_BN[:, self.field.held]
         # Parameters may be gathered in half precision, while the frames themselves are never rounded.
         half = self.embed.weight.dtype
         tokens_BND = self.embed(self.field.cut(filled_BTCS).to(half))
@@ -222,7 +303,7 @@ class FieldStream(nn.Module):
             lead = octaves(sample.lead_B[:, None].to(torch.float32) / self.field.objective.leads).to(half)
             tokens_BND = tokens_BND + self.embed_lead(lead)[:, None]
         if hasattr(self, "embed_place"):
-            tokens_BND = tokens_BND + self.embed_place[self.place_of]
+            tokens_BND = tokens_BND + self.embed_place[self.places][self.place_of]
         valid = None
         if sample.complete:
             # Ranks sum the gradients of the same parameters, though only some of them may miss anything.
@@ -235,7 +316,7 @@ class FieldStream(nn.Module):
             valid = missing_BN < 1
         if hidden_BN is not None:
             tokens_BND = torch.where(hidden_BN[..., None], tokens_BND + self.embed_hidden, tokens_BND)
-        return tokens_BND, filled_BTCS, Place(cosine=self.cosine, sine=self.sine, valid=valid)
+        return tokens_BND, filled_BTCS, Place(cosine=self.cosine, sine=self.sine, count=len(self.lattice), valid=valid)
 
     def _missing(self, inputs_BTCS: torch.Tensor) -> torch.Tensor:
         """Share of what each token could hold that is missing, shape (B, N)."""

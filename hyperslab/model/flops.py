@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hyperslab.errors import UserError
-from hyperslab.model.config import AttentionSettings, ModelSettings
+from hyperslab.model.config import AttentionSettings, ModelSettings, hidden_width
 
 # What imports torch, a second that not every plan pays, is imported inside the functions that need it.
 if TYPE_CHECKING:
@@ -120,8 +120,6 @@ def count_parameters(settings: ModelSettings, streams: "Mapping[str, Field | Clo
 
 def block_parameters(settings: ModelSettings, layer: int) -> int:
     """Number of parameters of one Transformer block: about 12 W^2."""
-    from hyperslab.model.block import hidden_width
-
     width, head_width = settings.width, settings.width // settings.heads
     chosen = settings.attention_of(layer)
     learned = chosen.features * head_width if chosen.kind == "linear" and chosen.directions == "learned" else 0
@@ -208,8 +206,6 @@ def projection_flops(tokens: int, width: int) -> int:
 
 def feed_forward_flops(tokens: int, width: int) -> int:
     """Operations of the feed-forward of one layer: three products of N x W x hidden, about 16 N W^2."""
-    from hyperslab.model.block import hidden_width
-
     return 6 * tokens * width * hidden_width(width)
 
 

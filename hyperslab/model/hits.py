@@ -1,7 +1,7 @@
 """The stream of an archive of hits: cells of space-time that hold any become tokens."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -9,6 +9,7 @@ from torch import nn
 from hyperslab.model.block import Place
 from hyperslab.model.config import ModelSettings, ObjectiveSettings, TokenSettings
 from hyperslab.model.lattice import Lattice, line
+from hyperslab.model.part import WHOLE, Part
 from hyperslab.model.positions import octaves, rotary_angles
 
 PARTS = 2
@@ -31,6 +32,8 @@ class Cloud:
     """Cells along each axis that the detector takes; hits outside of it count too."""
     tokens: TokenSettings
     objective: ObjectiveSettings
+    part: Part = WHOLE
+    """Tokens that are held."""
 
     @property
     def parts(self) -> int:
@@ -52,6 +55,8 @@ class HitSample:
     hidden cell it is the middle."""
     valid_BN: torch.Tensor
     """Tokens that are cells, and no padding."""
+    count: int
+    """Tokens of a sample, those that are not held here among them."""
     hidden_BN: torch.Tensor | None = None
     """Tokens whose content the model must not see."""
     kept_LB: torch.Tensor | None = None
@@ -106,6 +111,7 @@ def group_hits(
         ),
         position_BNS=places / all_hits.clamp_min(1),
         valid_BN=all_hits[..., 0] > 0,
+        count=n,
     )
 
 
@@ -124,6 +130,18 @@ def morton(cells: torch.Tensor) -> torch.Tensor:
     return code
 
 
+def part_of(sample: HitSample, part: Part) -> HitSample:
+    """The tokens of a part of the samples."""
+    held = part.run(sample.count)
+    return replace(
+        sample,
+        values_BNP=sample.values_BNP[:, held],
+        position_BNS=sample.position_BNS[:, held],
+        valid_BN=sample.valid_BN[:, held],
+        hidden_BN=None if sample.hidden_BN is None else sample.hidden_BN[:, held],
+    )
+
+
 class HitStream(nn.Module):
     """Embedder and head of an archive of hits: of hidden cells it tells which parts hold hits, and their features."""
 
@@ -140,7 +158,7 @@ class HitStream(nn.Module):
 
     def lattice(self, sample: HitSample) -> Lattice:
         """Tokens along the curve; the same for all batches of so many tokens."""
-        return line(sample.values_BNP.shape[1])
+        return line(sample.count)
 
     def tokens(self, sample: HitSample) -> tuple[torch.Tensor, Place]:
         """Tokens (B, N, D), and where they lie."""
@@ -165,7 +183,7 @@ class HitStream(nn.Module):
             [False] * position_BNS.shape[-1],
             self.head_width,
         )[:, None]
-        return tokens_BND, Place(cosine=angles.cos(), sine=angles.sin(), valid=sample.valid_BN)
+        return tokens_BND, Place(cosine=angles.cos(), sine=angles.sin(), count=sample.count, valid=sample.valid_BN)
 
     def predict(self, tokens_BND: torch.Tensor) -> dict[str, torch.Tensor]:
         """`occupancy`, logits of shape (B, N, parts), and `feature`, normalised, of shape (B, N, parts, channel)."""

@@ -65,7 +65,8 @@ def make_lattice(
     """The lattice of all cells, or of those that are present, in an order that keeps neighbours together.
 
     The lattice is cut into boxes of about `block` cells, as compact as it allows. Tokens come box after box, so that
-    every run of `block` tokens is a compact piece of space-time.
+    every run of `block` tokens is a compact piece of space-time; the times of a place follow one another, in a box
+    and from box to box, so that a long run is a piece of space.
 
     Parameters
     ----------
@@ -74,12 +75,15 @@ def make_lattice(
     present
         Cells that are tokens, bool, of that shape.
     """
-    axes = [torch.arange(size) for size in shape]
+    space_first = [*range(1, len(shape)), 0]
+    axes = [torch.arange(shape[axis]) for axis in space_first]
     cells = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2)
+    cells = torch.cat([cells[:, -1:], cells[:, :-1]], dim=1)
     if present is not None:
-        cells = cells[present.flatten()]
+        cells = cells[present[cells.unbind(1)]]
     sides = torch.tensor(box_of(shape, block))
-    boxes = cell_numbers(cells // sides, [-(-size // side) for size, side in zip(shape, sides.tolist(), strict=True)])
+    counts = [-(-shape[axis] // int(sides[axis])) for axis in space_first]
+    boxes = cell_numbers((cells // sides)[:, space_first], counts)
     order = boxes.argsort(stable=True)
     return Lattice(shape=tuple(shape), periodic=tuple(periodic), cells=cells[order])
 

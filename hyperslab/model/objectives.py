@@ -1,6 +1,6 @@
 """What training minimises, and how a trained model is rolled out."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -10,6 +10,12 @@ from torch import nn
 from hyperslab.model.fields import FieldSample
 from hyperslab.model.hits import HitSample
 from hyperslab.model.transformer import Predictions
+
+Total = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def area_weights(latitude: torch.Tensor) -> torch.Tensor:
@@ -34,21 +40,29 @@ def area_weights(latitude: torch.Tensor) -> torch.Tensor:
     return weights / weights.mean()
 
 
-def forecast_loss(forecast_BCS: torch.Tensor, target_BCS: torch.Tensor, weights_CS: torch.Tensor) -> torch.Tensor:
+def forecast_loss(
+    forecast_BCS: torch.Tensor, target_BCS: torch.Tensor, weights_CS: torch.Tensor, points: int | None = None
+) -> torch.Tensor:
     """Weighted mean square error over all points; a point without a target adds nothing.
 
     Parameters
     ----------
     weights_CS
         Weight of each channel and point: anything that broadcasts to (C, *S).
+    points
+        Values of a whole frame, in all channels, where a part of it is given: parts add up to the mean.
     """
     there = torch.isfinite(target_BCS)
     error = torch.where(there, forecast_BCS - torch.nan_to_num(target_BCS), 0.0)
-    return (error.square() * weights_CS).mean()
+    return (error.square() * weights_CS).sum() / (len(error) * (points or error[0].numel()))
 
 
 def reconstruction_loss(
-    reconstruction_BTCS: torch.Tensor, truth_BTCS: torch.Tensor, hidden_BTCS: torch.Tensor, weights_CS: torch.Tensor
+    reconstruction_BTCS: torch.Tensor,
+    truth_BTCS: torch.Tensor,
+    hidden_BTCS: torch.Tensor,
+    weights_CS: torch.Tensor,
+    total: Total = _as_it_is,
 ) -> torch.Tensor:
     """Weighted square error of what is hidden and has a truth: its mean over each sample, then over samples.
 
@@ -56,14 +70,17 @@ def reconstruction_loss(
     ----------
     weights_CS
         As for `forecast_loss`.
+    total
+        Adds up numbers of each sample's parts, where samples are in parts.
     """
     counted = hidden_BTCS & torch.isfinite(truth_BTCS)
     error = torch.where(counted, reconstruction_BTCS - torch.nan_to_num(truth_BTCS), 0.0)
-    total = (error.square() * weights_CS).flatten(1).sum(1)
-    return (total / counted.flatten(1).sum(1).clamp_min(1)).mean()
+    return _sample_mean(error.square() * weights_CS, counted, total).mean()
 
 
-def hit_loss(occupancy_BNP: torch.Tensor, feature_BNPC: torch.Tensor, sample: HitSample) -> torch.Tensor:
+def hit_loss(
+    occupancy_BNP: torch.Tensor, feature_BNPC: torch.Tensor, sample: HitSample, total: Total = _as_it_is
+) -> torch.Tensor:
     """Cross-entropy of which parts of hidden cells hold hits, plus the square error of their features where they do.
 
     Both are means over each sample, then over samples.
@@ -74,13 +91,15 @@ def hit_loss(occupancy_BNP: torch.Tensor, feature_BNPC: torch.Tensor, sample: Hi
         Logits.
     feature_BNPC
         Normalised features.
+    total
+        As for `reconstruction_loss`.
     """
     assert sample.hidden_BN is not None
     parts, features = split_values(sample, occupancy_BNP.shape[-1])
     hidden = (sample.hidden_BN & sample.valid_BN)[..., None].expand_as(parts)
     entropy = F.binary_cross_entropy_with_logits(occupancy_BNP, parts, reduction="none")
     error = (feature_BNPC - features).square().mean(-1)
-    return (_sample_mean(entropy, hidden) + _sample_mean(error, hidden & (parts > 0))).mean()
+    return (_sample_mean(entropy, hidden, total) + _sample_mean(error, hidden & (parts > 0), total)).mean()
 
 
 def split_values(sample: HitSample, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,9 +108,9 @@ def split_values(sample: HitSample, parts: int) -> tuple[torch.Tensor, torch.Ten
     return values[..., :parts], values[..., parts:].reshape(*values.shape[:2], parts, -1)
 
 
-def _sample_mean(values: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-    total = torch.where(counted, values, 0.0).flatten(1).sum(1)
-    return total / counted.flatten(1).sum(1).clamp_min(1)
+def _sample_mean(values: torch.Tensor, counted: torch.Tensor, total: Total) -> torch.Tensor:
+    summed = torch.where(counted, values, 0.0).flatten(1).sum(1)
+    return summed / total(counted.flatten(1).sum(1).to(summed.dtype)).clamp_min(1)
 
 
 def roll_out(

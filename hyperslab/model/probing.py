@@ -94,7 +94,8 @@ def attention_errors(model: nn.Module, lattice: Lattice | None, forward: Callabl
     for layer, block in enumerate(_blocks(model)):
         if not isinstance(block.attention.mixer, Dense):
             note = _Note(f"layer_{layer:02d}", lattice, errors)
-            handles.append(block.attention.mixer.register_forward_hook(note))
+            # First of all hooks: others may share out what the mixer gives.
+            handles.append(block.attention.mixer.register_forward_hook(note, prepend=True))
     try:
         if handles:
             forward()

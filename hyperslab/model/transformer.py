@@ -3,15 +3,17 @@
 import importlib
 import traceback
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, cast
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from hyperslab.errors import UserError
 from hyperslab.model.attention import make_mixer
-from hyperslab.model.block import Block
+from hyperslab.model.block import Block, Place
 from hyperslab.model.config import BASE_WIDTH, ModelSettings
 from hyperslab.model.fields import Field, FieldSample, FieldStream
 from hyperslab.model.hits import Cloud, HitSample, HitStream
@@ -52,6 +54,7 @@ class SpaceTimeTransformer(nn.Module):
     def __init__(self, settings: ModelSettings, streams: Mapping[str, Stream]) -> None:
         super().__init__()
         self.width = settings.width
+        (self.part,) = {stream.part for stream in streams.values()}
         self.streams = nn.ModuleDict(
             {
                 name: FieldStream(stream, settings) if isinstance(stream, Field) else HitStream(stream, settings)
@@ -89,12 +92,24 @@ class SpaceTimeTransformer(nn.Module):
             assert isinstance(sample, HitSample)
             tokens_BND, place = own.tokens(sample)
             lattice = own.lattice(sample)
+        held = tokens_BND.shape[1]
+        tokens_BND, place = _filled_up(tokens_BND, place, self.part.length(place.count))
         for layer, block in enumerate(self.blocks):
             plan = cast(Block, block).attention.mixer.plan(lattice, tokens_BND.device)
             kept_B = None if sample.kept_LB is None else sample.kept_LB[layer]
             tokens_BND = block(tokens_BND, place, plan, kept_B)
-        tokens_BND = self.norm(tokens_BND)
+        tokens_BND = self.norm(tokens_BND[:, :held])
         return own.predict(tokens_BND, filled_BTCS) if isinstance(own, FieldStream) else own.predict(tokens_BND)
+
+
+def _filled_up(tokens_BND: torch.Tensor, place: Place, length: int) -> tuple[torch.Tensor, Place]:
+    """Tokens, and where they lie, as many as the longest part of a sample has."""
+    missing = length - tokens_BND.shape[1]
+    if not missing:
+        return tokens_BND, place
+    valid = None if place.valid is None else F.pad(place.valid, (0, missing))
+    cosine, sine = (F.pad(angles, (0, 0, 0, missing)) for angles in (place.cosine, place.sine))
+    return F.pad(tokens_BND, (0, 0, 0, missing)), replace(place, cosine=cosine, sine=sine, valid=valid)
 
 
 def make_model(settings: ModelSettings, streams: Mapping[str, Stream]) -> nn.Module:

@@ -1,8 +1,6 @@
 """What a campaign says about training, its layout and its checkpoints."""
 
-from typing import Self
-
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hyperslab.settings import Settings
 
@@ -35,14 +33,14 @@ class ParallelSettings(Settings):
 
     ranks: int | None = Field(default=None, ge=1)
     """Processes that train together; as many as the site's nodes hold where absent."""
+    pipeline: int = Field(default=1, ge=1)
+    """Stages that the layers are shared out over."""
     replicate: int = Field(default=1, ge=1)
     """Whole copies of the model; the ranks of one copy share its parameters out among them."""
-
-    @model_validator(mode="after")
-    def _replicas_divide_ranks(self) -> Self:
-        if self.ranks is not None and self.ranks % self.replicate:
-            raise ValueError(f"parallel.replicate: must divide parallel.ranks ({self.ranks}), got {self.replicate}")
-        return self
+    domain: int = Field(default=1, ge=1)
+    """Ranks that share the space-time of each sample out."""
+    tensor: int = Field(default=1, ge=1)
+    """Ranks that share the features and heads of each layer out; best inside a node."""
 
 
 class CheckpointSettings(Settings):

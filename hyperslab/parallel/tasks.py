@@ -1,10 +1,11 @@
 """What the model learns from one archive: batches become samples, and predictions a loss."""
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import nn
@@ -14,13 +15,16 @@ from hyperslab.data.frames import Windows
 from hyperslab.data.loader import Batch, Loader, Sampling, WindowLoader, windows_of
 from hyperslab.data.points import PointBatch, PointLoader
 from hyperslab.data.store import Store
+from hyperslab.data.tiles import Tile
 from hyperslab.model.config import MaskSettings
 from hyperslab.model.fields import Field, FieldSample
-from hyperslab.model.hits import Cloud, HitSample, group_hits
+from hyperslab.model.hits import Cloud, HitSample, group_hits, part_of
 from hyperslab.model.lattice import Lattice, make_lattice
 from hyperslab.model.masking import generator_of, hide, kept_layers
 from hyperslab.model.objectives import area_weights, forecast_loss, hit_loss, reconstruction_loss, roll_out
+from hyperslab.model.part import Part
 from hyperslab.model.transformer import Predictions
+from hyperslab.parallel.team import ALONE, Team
 
 AnySample = TypeVar("AnySample", FieldSample, HitSample)
 
@@ -66,6 +70,8 @@ class Task(ABC):
     store: Store
     weight: float = 1.0
     """Share of the steps that draw from this archive, as a proportion to the others."""
+    team: Team = ALONE
+    """The ranks that hold the other parts of this rank's samples."""
 
     @property
     @abstractmethod
@@ -87,7 +93,14 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any, draws: Draws, device: torch.device) -> torch.Tensor:
-        """Mean over the batch's samples of what training minimises; a scalar."""
+        """The part that this rank has in the mean over the batch's samples of what training minimises; a scalar.
+
+        The parts of the ranks of a team add up to what a rank that has whole samples computes.
+        """
+
+    @abstractmethod
+    def for_team(self, part: Part, team: Team) -> Self:
+        """The same task for one rank of a team."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +122,17 @@ class FieldTask(Task):
 
     def loader(self, windows: Windows, reading: Reading) -> Loader:
         """As `Task.loader`."""
-        return Loader(self.store, windows, self.sampling, reading=reading)
+        return Loader(self.store, windows, self.sampling, tile=self.tile, reading=reading)
+
+    def for_team(self, part: Part, team: Team) -> Self:
+        """As `Task.for_team`."""
+        return replace(self, field=replace(self.field, part=part), team=team)
+
+    @property
+    def tile(self) -> Tile:
+        """The space that is read: as far as tokens that are held reach."""
+        sizes = self.field.patches.sizes[1:]
+        return Tile(own=(self.field.band, *(slice(0, size) for size in sizes[1:])), sizes=sizes)
 
     def area(self) -> torch.Tensor:
         """Weight of each grid point by its area, where it lies on the sphere; broadcasts to (*S)."""
@@ -119,7 +142,7 @@ class FieldTask(Task):
                 shape = [1] * len(self.field.axes)
                 shape[number] = -1
                 weights = weights * area_weights(torch.tensor(axis.values)).float().view(shape)
-        return weights
+        return weights[self.field.band] if len(weights) > 1 else weights
 
     def weights(self) -> torch.Tensor:
         """Weight in the loss of channels, by setting, and of grid points, by area; broadcasts to (C, *S)."""
@@ -132,14 +155,15 @@ class FieldTask(Task):
         objective, b = self.field.objective, len(batch.inputs)
         there = torch.isfinite(batch.inputs)
         if self.field.present is not None:
-            if bool((there & ~self.field.present).any()):
+            present = self.field.present[self.field.band]
+            if bool((there & ~present).any()):
                 # A place without a token can neither be seen nor told; that it holds something now is said once.
                 warnings.warn(
                     f"{self.store.path}: holds values at grid points that were empty in every frame that was looked "
                     "at, which the model does not see; model.empty: tokens, in a new campaign, lets it",
                     stacklevel=2,
                 )
-            there = there | ~self.field.present
+            there = there | ~present
         lead = draws.lead(objective.leads)
         hidden = None
         if objective.masks:
@@ -149,7 +173,7 @@ class FieldTask(Task):
             # The time that is forecast, or of the last frame where the batch has none to forecast.
             calendar_BF=batch.calendar[:, self.field.tokens.history - 1 + min(lead, batch.target.shape[1])],
             lead_B=torch.full((b,), lead),
-            complete=bool(there.all()),
+            complete=self.team.all(bool(there.all())),
             hidden_BN=hidden,
             kept_LB=draws.kept(),
         )
@@ -157,6 +181,9 @@ class FieldTask(Task):
     def loss(self, model: nn.Module, batch: Batch, draws: Draws, device: torch.device) -> torch.Tensor:
         """As `Task.loss`."""
         objective, weights = self.field.objective, self.weights().to(device)
+        points = len(self.store.channels) * math.prod(self.field.patches.sizes[1:])
+        # A point without a token is not forecast, and one whose token another rank holds is forecast there.
+        owned = 1.0 if self.field.owned is None else self.field.owned.to(device)
         sample = moved(self.sample(batch, draws), device)
         lead = draws.lead(objective.leads)
         losses: list[torch.Tensor] = []
@@ -166,14 +193,18 @@ class FieldTask(Task):
             calendars = batch.calendar[:, self.field.tokens.history :].to(device)
             for step, predictions in enumerate(roll_out(model, self.name, sample, calendars, objective.rollout)):
                 first = first or predictions
-                losses.append(forecast_loss(predictions["forecast"], target[:, (step + 1) * lead - 1], weights))
+                losses.append(
+                    forecast_loss(predictions["forecast"], target[:, (step + 1) * lead - 1], weights * owned, points)
+                )
         else:
             first = model(self.name, sample)
         loss = torch.stack(losses).mean() if losses else torch.zeros((), device=device)
         if objective.masks:
             assert sample.hidden_BN is not None
-            hidden = self.field.spread(sample.hidden_BN)
-            loss = loss + reconstruction_loss(first["reconstruction"], sample.inputs_BTCS, hidden, weights)
+            hidden = self.field.spread(self.field.held_alone(sample.hidden_BN))
+            loss = loss + reconstruction_loss(
+                first["reconstruction"], sample.inputs_BTCS, hidden, weights, self.team.sum
+            )
         return loss
 
 
@@ -192,6 +223,10 @@ class HitTask(Task):
         """As `Task.loader`."""
         return PointLoader(self.store, windows, self.sampling, reading=reading)
 
+    def for_team(self, part: Part, team: Team) -> Self:
+        """As `Task.for_team`."""
+        return replace(self, cloud=replace(self.cloud, part=part), team=team)
+
     def sample(self, batch: PointBatch, draws: Draws) -> HitSample:
         """What the model is given of a batch."""
         grouped = group_hits(self.cloud, batch.position, batch.feature, batch.frame, batch.start)
@@ -201,13 +236,13 @@ class HitTask(Task):
         lattices = [make_lattice((1, count), (False, False)) for count in counts]
         for row, marks in enumerate(draws.hidden(self.cloud.objective.mask, lattices)):
             hidden[row, : len(marks)] = marks
-        return replace(grouped, hidden_BN=hidden, kept_LB=draws.kept())
+        return part_of(replace(grouped, hidden_BN=hidden, kept_LB=draws.kept()), self.cloud.part)
 
     def loss(self, model: nn.Module, batch: PointBatch, draws: Draws, device: torch.device) -> torch.Tensor:
         """As `Task.loss`."""
         sample = moved(self.sample(batch, draws), device)
         predictions = model(self.name, sample)
-        return hit_loss(predictions["occupancy"], predictions["feature"], sample)
+        return hit_loss(predictions["occupancy"], predictions["feature"], sample, self.team.sum)
 
 
 def moved(sample: AnySample, device: torch.device) -> AnySample:

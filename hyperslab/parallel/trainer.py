@@ -21,9 +21,10 @@ from hyperslab.errors import UserError
 from hyperslab.model.config import ModelSettings
 from hyperslab.model.probing import attend_as_trained, attention_errors, influences, set_probing, settle
 from hyperslab.model.scaling import parameter_groups
-from hyperslab.parallel import catalog, checkpoint
+from hyperslab.parallel import catalog, checkpoint, gradients
 from hyperslab.parallel.config import CheckpointSettings, TrainSettings
 from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.mesh import Mesh
 from hyperslab.parallel.tasks import Draws, Task
 
 FINAL_LEARNING_RATE = 0.01
@@ -46,13 +47,18 @@ class Run:
     tasks: tuple[Task, ...]
     """What is learned from each archive."""
     reading: Reading
-    layout: Layout
+    mesh: Mesh
     train: TrainSettings
     checkpoints: CheckpointSettings
     checkpoint_dir: Path
     log_every: int
     """Steps between two entries of the metrics."""
     device: torch.device
+
+    @property
+    def layout(self) -> Layout:
+        """How ranks share the work."""
+        return self.mesh.layout
 
     @property
     def data_digest(self) -> str:
@@ -147,7 +153,7 @@ class _Meter:
 
 
 def _agree(run: Run, loss: float, stop: bool, waited: float) -> tuple[float, bool, float]:
-    """The mean loss of all ranks, whether any of them was asked to stop, and the longest wait for input of any.
+    """The loss of the batch, whether any rank was asked to stop, and the longest wait for input of any.
 
     One reduction carries all of it. Every rank waits in it for the one that waits for input, so that the longest wait
     is what input costs the step.
@@ -157,7 +163,7 @@ def _agree(run: Run, loss: float, stop: bool, waited: float) -> tuple[float, boo
     shared = torch.tensor([loss, float(stop), *waits], dtype=torch.float64, device=run.device)
     dist.all_reduce(shared)
     total, stops, *waits = shared.tolist()
-    return total / dist.get_world_size(), stops > 0, max(waits)
+    return total / run.layout.data, stops > 0, max(waits)
 
 
 def _check_finite(run: Run, loss: float, step: int) -> None:
@@ -212,7 +218,8 @@ def _validation_loss(run: Run, task: Task) -> float:
     count = min(len(windows), run.train.validation_windows)
     numbers = np.linspace(0, len(windows) - 1, count).round().astype(int).tolist()
     # Gathering parameters needs every rank, so all take as many forward passes; surplus ones do not count.
-    own = range(dist.get_rank(), -(-count // dist.get_world_size()) * dist.get_world_size(), dist.get_world_size())
+    groups = run.layout.data
+    own = range(run.layout.data_rank(dist.get_rank()), -(-count // groups) * groups, groups)
     total = torch.zeros((), dtype=torch.float64, device=run.device)
     loader = task.loader(windows, run.reading)
     for place, batch in zip(own, loader.in_order([numbers[i % count] for i in own], 1), strict=True):
@@ -228,7 +235,9 @@ def _attention_errors(run: Run) -> dict[str, float]:
     (batch,) = task.loader(task.windows("validation"), run.reading).in_order([0], 1)
     draws = run.draws(0, [0], training=False)
     errors = attention_errors(run.model, task.lattice, lambda: task.loss(run.model, batch, draws, run.device))
-    return {f"attention/{name}": value for name, value in errors.items()}
+    means = torch.tensor(list(errors.values()), dtype=torch.float64, device=run.device)
+    _average([means])  # where ranks share heads out, each has seen some
+    return {f"attention/{name}": value for name, value in zip(errors, means.tolist(), strict=True)}
 
 
 def _step(
@@ -238,10 +247,12 @@ def _step(
         group["lr"] = rate * group["scale"]
     loss = loss_of()
     optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(loss)
-    norm = nn.utils.clip_grad_norm_(run.model.parameters(), run.train.clip_norm)
+    # What shares parameters out takes the mean of gradients, and the parts of a sample are to be summed.
+    torch.autograd.backward(loss * run.layout.domain)
+    gradients.complete(run.model.parameters(), run.mesh)
+    norm = gradients.clip(run.model.parameters(), run.mesh, run.train.clip_norm)
     optimizer.step()
-    return float(loss.detach()), float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    return float(loss.detach()), norm
 
 
 def _save(run: Run, optimizer: torch.optim.Optimizer, order: Order, step: int) -> None:

@@ -21,6 +21,7 @@ from hyperslab.data.sources.paths import absolute
 from hyperslab.errors import UserError, disk_error
 from hyperslab.model.config import ModelSettings, ObjectiveSettings, TokenSettings
 from hyperslab.parallel.config import CheckpointSettings, ParallelSettings, TrainSettings
+from hyperslab.parallel.layout import make_layout
 from hyperslab.settings import Settings, matching, override, parse, read_yaml
 from hyperslab.site_configs.schema import Site
 
@@ -104,13 +105,9 @@ class Campaign(Settings):
         return self
 
     @model_validator(mode="after")
-    def _ranks_divide_batch(self) -> Self:
-        ranks = self.parallel.ranks
-        if ranks and self.train.batch % ranks:
-            nearest = max(1, round(self.train.batch / ranks)) * ranks
-            raise ValueError(
-                f"train.batch: must be a multiple of parallel.ranks ({ranks}), got {self.train.batch}; try {nearest}"
-            )
+    def _ranks_share_the_batch(self) -> Self:
+        if self.parallel.ranks is not None:
+            make_layout(self.parallel, self.parallel.ranks, self.train.batch)
         return self
 
 

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from hyperslab.model.attention import Dense, Linear
-from hyperslab.model.block import Attention, Block, Place, SwiGLU, hidden_width
+from hyperslab.model.block import Attention, Block, Place, SwiGLU
+from hyperslab.model.config import hidden_width
 from hyperslab.model.positions import rotary_angles
 
 
@@ -10,7 +11,7 @@ def place_of(count: int, head_width: int, valid: torch.Tensor | None = None) -> 
     """Tokens along one axis, at uneven places."""
     coordinates = torch.arange(count, dtype=torch.float64)[:, None] ** 1.5
     angles = rotary_angles(coordinates, [float(count)], [False], head_width)
-    return Place(cosine=angles.cos(), sine=angles.sin(), valid=valid)
+    return Place(cosine=angles.cos(), sine=angles.sin(), count=angles.shape[-2], valid=valid)
 
 
 def make_attention(width: int, heads: int) -> Attention:
@@ -48,16 +49,16 @@ def turned(x: torch.Tensor, place: Place) -> torch.Tensor:
 
 def attention_by_formula(attention: Attention, tokens: torch.Tensor, place: Place) -> torch.Tensor:
     """softmax(q k^T / sqrt(d)) v, head by head and sample by sample (Vaswani et al. 2017, equation 1)."""
-    width, size = tokens.shape[-1], tokens.shape[-1] // attention.heads
+    size = attention.head_width
     samples = []
     for number, sample in enumerate(tokens):
         projected = sample @ attention.query_key_value.weight.T
         heads = []
-        for head in range(attention.heads):
-            columns = slice(head * size, (head + 1) * size)
-            query = turned(normalised(projected[:, :width][:, columns], attention.query_norm.weight), place)
-            key = turned(normalised(projected[:, width : 2 * width][:, columns], attention.key_norm.weight), place)
-            value = projected[:, 2 * width :][:, columns]
+        for head in range(tokens.shape[-1] // size):
+            own = projected[:, 3 * head * size : 3 * (head + 1) * size]
+            query = turned(normalised(own[:, :size], attention.query_norm.weight), place)
+            key = turned(normalised(own[:, size : 2 * size], attention.key_norm.weight), place)
+            value = own[:, 2 * size :]
             scores = (query @ key.T / size**0.5).exp()
             if place.valid is not None:
                 scores = scores * place.valid[number]
@@ -71,7 +72,7 @@ def test_the_feed_forward_layer_is_gate_times_value():
     layer, tokens = SwiGLU(6).double(), make_tokens(2, 3, 6)
 
     # Shazeer 2020, equation 6: (Swish(x W) * x V) W2, with Swish(a) = a / (1 + e^-a).
-    gate, value = (tokens @ layer.gate_and_value.weight.T).tensor_split(2, dim=-1)
+    gate, value = tokens @ layer.gate.weight.T, tokens @ layer.value.weight.T
     expected = (gate / (1 + (-gate).exp()) * value) @ layer.output.weight.T
 
     torch.testing.assert_close(layer(tokens), expected, rtol=1e-12, atol=1e-12)
@@ -107,10 +108,10 @@ def test_samples_may_have_angles_of_their_own():
     attention, tokens = make_attention(12, 3), make_tokens(2, 7, 12)
     angles = torch.randn(2, 1, 7, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
 
-    together = attention(tokens, Place(cosine=angles.cos(), sine=angles.sin()), ())
+    together = attention(tokens, Place(cosine=angles.cos(), sine=angles.sin(), count=angles.shape[-2]), ())
 
     for row in range(2):
-        own = Place(cosine=angles[row, 0].cos(), sine=angles[row, 0].sin())
+        own = Place(cosine=angles[row, 0].cos(), sine=angles[row, 0].sin(), count=angles.shape[-2])
         torch.testing.assert_close(together[row : row + 1], attention(tokens[row : row + 1], own, ()))
 
 
@@ -129,7 +130,7 @@ def test_gradients_of_attention_fit_finite_differences():
 def test_attention_of_shuffled_tokens_is_the_shuffled_attention():
     attention, tokens, place = make_attention(8, 2), make_tokens(2, 9, 8), place_of(9, 4)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(5))
-    shuffled = Place(cosine=place.cosine[order], sine=place.sine[order])
+    shuffled = Place(cosine=place.cosine[order], sine=place.sine[order], count=place.count)
 
     found = attention(tokens[:, order], shuffled, ())
 

@@ -367,7 +367,9 @@ def test_predictions_where_no_grid_point_holds_data_are_the_mean():
 
 
 def test_an_archive_without_any_data_is_refused():
-    with pytest.raises(UserError, match=r"model: no grid point ever holds data; look at the archive with `hyperslab"):
+    with pytest.raises(
+        UserError, match=r"model\.empty: no grid point ever holds data; look at the archive with `hyperslab"
+    ):
         _ = field_of(present=torch.zeros(5, 8, dtype=torch.bool)).lattice
 
 
@@ -456,7 +458,7 @@ def test_filling_sends_gradients_to_visible_values_by_their_weights():
     torch.testing.assert_close(gradient.flatten(), torch.tensor([2.0, 0, 0, 2]))
 
 
-@pytest.mark.parametrize("block", [4, 8, 16])
+@pytest.mark.parametrize("block", [2, 4, 8])
 def test_the_order_of_tokens_does_not_matter(block):
     # Exact attention knows no order, and frames come back in their own.
     straight, other = field_of(leads=2, block=10_000), field_of(leads=2, block=block)

@@ -106,6 +106,7 @@ def hit_sample(cloud: Cloud, tokens: int, batch: int = 1) -> HitSample:
         values_BNP=torch.randn(batch, tokens, cloud.parts * (1 + cloud.channels)),
         position_BNS=torch.rand(batch, tokens, 4),
         valid_BN=torch.arange(tokens).expand(batch, -1) < tokens - 5,
+        count=tokens,
     )
 
 
@@ -170,7 +171,7 @@ def test_parameters_are_as_many_as_those_of_the_model_for_every_kind_of_attentio
     ],
 )
 def test_parameters_are_as_many_as_those_of_the_model_for_every_stream_and_objective(stream, objective, leads):
-    changed = replace(stream, objective=ObjectiveSettings(kind=objective, leads=leads))
+    changed = replace(stream, objective=ObjectiveSettings(kind=objective, leads=1 if objective == "masked" else leads))
     chosen = settings(width=40, heads=4, depth=3, attention=["dense", {"kind": "linear", "directions": "learned"}])
 
     model = SpaceTimeTransformer(chosen, {"own": changed})

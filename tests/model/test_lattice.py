@@ -60,18 +60,28 @@ def test_boxes_of_an_uneven_lattice_stay_apart(shape, block):
     sides = box_of(shape, block)
 
     def box_then_cell(cell: tuple[int, ...]) -> tuple[list[int], tuple[int, ...]]:
-        return [number // side for number, side in zip(cell, sides, strict=True)], cell
+        time, *space = [number // side for number, side in zip(cell, sides, strict=True)]
+        return [*space, time], (*cell[1:], cell[0])
 
     cells = itertools.product(*map(range, shape))
     assert cells_of(make_lattice(shape, [False] * len(shape), block=block)) == sorted(cells, key=box_then_cell)
 
 
 def test_tokens_run_box_after_box_and_row_after_row_within_one():
-    # 4 x 4 cells in boxes of 2 x 2: the upper left box first, the one to its right next.
+    # 4 times x 4 places in boxes of 2 x 2: the first places at the first times, then the same ones later.
     lattice = make_lattice((4, 4), (False, False), block=4)
 
-    assert cells_of(lattice)[:8] == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
-    assert lattice.numbers().tolist()[:8] == [0, 1, 4, 5, 2, 3, 6, 7]
+    assert cells_of(lattice)[:8] == [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]
+    assert lattice.numbers().tolist()[:8] == [0, 4, 1, 5, 8, 12, 9, 13]
+
+
+def test_boxes_run_through_space_row_after_row():
+    # One time, 4 x 4 places in boxes of 2 x 2: the upper left box first, the one to its right next.
+    lattice = make_lattice((1, 4, 4), (False, False, False), block=4)
+
+    assert cells_of(lattice)[:8] == [
+        (0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (0, 0, 2), (0, 0, 3), (0, 1, 2), (0, 1, 3)
+    ]  # fmt: skip
 
 
 def test_absent_cells_leave_their_boxes_shorter_and_the_order_as_it_was():
@@ -80,7 +90,8 @@ def test_absent_cells_leave_their_boxes_shorter_and_the_order_as_it_was():
 
     lattice = make_lattice((4, 4), (False, False), present, block=4)
 
-    assert cells_of(lattice)[:6] == [(0, 0), (1, 0), (1, 1), (0, 2), (0, 3), (1, 3)]
+    assert cells_of(lattice)[:7] == [(0, 0), (1, 0), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]
+    assert cells_of(lattice)[7:10] == [(0, 2), (0, 3), (1, 3)]
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,7 @@ def hit_sample(seed: int, samples: int, tokens: int, channels: int = 1) -> HitSa
         values_BNP=torch.cat([parts.float(), features.flatten(2)], dim=-1),
         position_BNS=torch.zeros(samples, tokens, 2),
         valid_BN=torch.rand(samples, tokens, generator=generator) < 0.8,
+        count=tokens,
         hidden_BN=torch.rand(samples, tokens, generator=generator) < 0.5,
     )
 
@@ -161,6 +162,7 @@ def test_the_loss_of_hits_is_that_of_occupied_parts_plus_that_of_their_features(
         values_BNP=torch.tensor([[[1.0, 0, 3, 0], [1, 1, 1, 2], [1, 1, 9, 9], [0, 0, 0, 0]]]),
         position_BNS=torch.zeros(1, 4, 2),
         valid_BN=torch.tensor([[True, True, True, False]]),
+        count=4,
         hidden_BN=torch.tensor([[True, True, False, True]]),
     )
     # A logit of log 3 says 3/4. Entropies: -log 3/4, -log(1 - 1/2) = log 2; -log 1/2, -log 3/4; mean of four.
@@ -179,6 +181,7 @@ def test_features_of_a_hit_count_together_as_one():
         values_BNP=torch.tensor([[[1.0, 1, 0, 0, 0, 0]]]),
         position_BNS=torch.zeros(1, 1, 2),
         valid_BN=torch.ones(1, 1).bool(),
+        count=1,
         hidden_BN=torch.ones(1, 1).bool(),
     )
     feature = torch.tensor([1.0, 3.0]).expand(1, 1, 2, 2)
@@ -190,7 +193,7 @@ def test_features_of_a_hit_count_together_as_one():
 def test_parts_and_features_stand_in_the_order_in_which_they_are_predicted():
     # Three parts, two channels: 3 marks, then channels of the first part, of the second, of the third.
     values = torch.arange(9.0).view(1, 1, 9)
-    sample = HitSample(values_BNP=values, position_BNS=torch.zeros(1, 1, 2), valid_BN=torch.ones(1, 1).bool())
+    sample = HitSample(values_BNP=values, position_BNS=torch.zeros(1, 1, 2), valid_BN=torch.ones(1, 1).bool(), count=1)
 
     parts, features = split_values(sample, 3)
 
@@ -215,6 +218,7 @@ def test_a_sample_without_hidden_hits_has_a_loss_of_zero():
         values_BNP=torch.zeros(2, 3, 4),
         position_BNS=torch.zeros(2, 3, 2),
         valid_BN=torch.zeros(2, 3).bool(),
+        count=3,
         hidden_BN=torch.zeros(2, 3).bool(),
     )
 
@@ -227,6 +231,7 @@ def one(sample: HitSample, row: int) -> HitSample:
         values_BNP=sample.values_BNP[row : row + 1],
         position_BNS=sample.position_BNS[row : row + 1],
         valid_BN=sample.valid_BN[row : row + 1],
+        count=sample.count,
         hidden_BN=sample.hidden_BN[row : row + 1],
     )
 
@@ -252,6 +257,7 @@ def test_the_loss_of_hits_is_that_of_pytorch_where_everything_is_hidden():
         values_BNP=sample.values_BNP,
         position_BNS=sample.position_BNS,
         valid_BN=torch.ones(1, 30).bool(),
+        count=30,
         hidden_BN=torch.ones(1, 30).bool(),
     )
     occupancy, feature = normal(22, 1, 30, 2), normal(23, 1, 30, 2, 1)

@@ -58,7 +58,7 @@ def test_matrices_that_take_features_learn_by_width_and_all_else_at_the_rate_its
     # The rate is meant for a width of 128.
     for name, group in by_name(model_of(width), rate=0.01).items():
         takes_features = name.endswith(
-            ("query_key_value.weight", "gate_and_value.weight", "output.weight")
+            ("query_key_value.weight", "gate.weight", ".value.weight", "output.weight")
         ) or name.endswith(("head_forecast.weight", "head_reconstruction.weight"))
         assert group["scale"] == (scale if takes_features else 1.0), name
         assert group["lr"] == pytest.approx(0.01 * group["scale"])

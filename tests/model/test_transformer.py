@@ -310,7 +310,8 @@ def test_weights_start_normal_by_fan_in_and_residual_branches_are_scaled_by_dept
     for name, std in (
         ("attention.query_key_value", 128**-0.5),
         ("attention.output", 128**-0.5 / 2),
-        ("feed_forward.gate_and_value", 128**-0.5),
+        ("feed_forward.gate", 128**-0.5),
+        ("feed_forward.value", 128**-0.5),
         ("feed_forward.output", 344**-0.5 / 2),
     ):
         assert float(weights[f"blocks.1.{name}.weight"].std()) == pytest.approx(std, rel=0.028)

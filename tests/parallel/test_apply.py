@@ -7,8 +7,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from hyperslab.data.store import Store
-from hyperslab.parallel.apply import make_mesh
-from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.layout import AXES, Layout
+from hyperslab.parallel.mesh import make_mesh
 from tests.parallel.ranks import on_ranks
 from tests.parallel.training import Outcome, Task, forecast_of, make_model, make_run, train_task
 
@@ -42,15 +42,20 @@ def test_two_ranks_of_two_copies_hold_each_parameter_whole(store, tmp_path):
 
 
 def place_in_mesh(layout: Layout) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    mesh = make_mesh(layout, "cpu")
+    mesh = make_mesh(layout, "cpu").whole
     return mesh.mesh_dim_names or (), tuple(mesh.get_coordinate() or ())
 
 
-def test_ranks_are_numbered_along_the_shards_of_one_copy_first():
-    places = on_ranks(4, place_in_mesh, Layout(replicate=2, shard=2))
+def test_ranks_are_numbered_along_the_innermost_axis_first():
+    layout = Layout(replicate=2, tensor=2)
+    places = on_ranks(4, place_in_mesh, layout)
 
-    assert [names for names, _ in places] == [("replicate", "shard")] * 4
-    assert [coordinate for _, coordinate in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [names for names, _ in places] == [AXES] * 4
+    assert (
+        [coordinate for _, coordinate in places]
+        == [tuple(layout.coordinates(rank).values()) for rank in range(4)]
+        == [(0, 0, 0, 0, 0), (0, 0, 0, 0, 1), (0, 1, 0, 0, 0), (0, 1, 0, 0, 1)]
+    )
 
 
 def forecast_once(task: Task) -> torch.Tensor:

@@ -7,18 +7,6 @@ from hyperslab.parallel.config import CheckpointSettings, ParallelSettings, Trai
 from hyperslab.settings import Settings, parse
 
 
-def test_replicas_that_do_not_divide_the_ranks_are_refused():
-    with pytest.raises(UserError) as error:
-        parse(ParallelSettings, {"ranks": 6, "replicate": 4}, "campaign.yaml")
-
-    assert str(error.value) == "campaign.yaml: parallel.replicate: must divide parallel.ranks (6), got 4"
-
-
-@pytest.mark.parametrize("content", [{"ranks": 6, "replicate": 3}, {"ranks": 4, "replicate": 4}, {"replicate": 5}])
-def test_replicas_that_divide_the_ranks_or_await_the_site_are_accepted(content):
-    assert parse(ParallelSettings, content, "campaign.yaml").replicate == content["replicate"]
-
-
 @pytest.mark.parametrize(
     ("model", "key", "value"),
     [
@@ -33,6 +21,9 @@ def test_replicas_that_divide_the_ranks_or_await_the_site_are_accepted(content):
         (TrainSettings, "validation_windows", 0),
         (ParallelSettings, "ranks", 0),
         (ParallelSettings, "replicate", 0),
+        (ParallelSettings, "pipeline", 0),
+        (ParallelSettings, "domain", 0),
+        (ParallelSettings, "tensor", 0),
         (CheckpointSettings, "every", 0),
         (CheckpointSettings, "keep", 0),
     ],

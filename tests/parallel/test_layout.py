@@ -1,46 +1,78 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperslab.errors import UserError
+from hyperslab.model.config import ModelSettings
 from hyperslab.parallel.config import ParallelSettings
-from hyperslab.parallel.layout import Layout, make_layout
+from hyperslab.parallel.layout import AXES, Layout, check_model, make_layout
+
+LAYOUTS = st.builds(Layout, **{name: st.integers(1, 3) for name in AXES})
 
 
-@given(replicate=st.integers(1, 5), shard=st.integers(1, 5), per_rank=st.integers(1, 6))
-def test_slots_of_all_ranks_make_the_batch_each_place_once(replicate, shard, per_rank):
-    layout = Layout(replicate=replicate, shard=shard)
-    batch = per_rank * replicate * shard
+@given(layout=LAYOUTS, each=st.integers(1, 4))
+def test_groups_of_ranks_share_the_batch_out_and_all_of_a_group_have_the_same_places(layout, each):
+    batch = each * layout.data
 
-    slots = [layout.slots(rank, batch) for rank in range(layout.num_ranks)]
+    by_group: dict[int, set[range]] = {}
+    for rank in range(layout.num_ranks):
+        by_group.setdefault(layout.data_rank(rank), set()).add(layout.slots(rank, batch))
 
-    assert [slot for own in slots for slot in own] == list(range(batch))
-    assert {len(own) for own in slots} == {per_rank}
+    assert all(len(slots) == 1 for slots in by_group.values())
+    assert [place for group in sorted(by_group) for slots in by_group[group] for place in slots] == list(range(batch))
+
+
+@given(layout=LAYOUTS)
+def test_every_rank_has_a_place_of_its_own_along_the_axes(layout):
+    places = [tuple(layout.coordinates(rank).values()) for rank in range(layout.num_ranks)]
+
+    # Numbered along the innermost axis first: in ascending order, like digits.
+    assert places == sorted(set(places))
+    assert len(places) == math.prod(layout.sizes)
+    assert all(0 <= place < size for at in places for place, size in zip(at, layout.sizes, strict=True))
+
+
+@given(layout=LAYOUTS, tokens=st.integers(0, 50))
+def test_ranks_that_share_samples_hold_all_tokens_once_each(layout, tokens):
+    teams: dict[tuple[int, int], list[int]] = {}
+    for rank in range(layout.num_ranks):
+        run = layout.part(rank).run(tokens)
+        at = layout.coordinates(rank)
+        teams.setdefault((at["pipeline"], layout.data_rank(rank)), []).extend(range(run.start, run.stop))
+
+    assert all(held == list(range(tokens)) for held in teams.values())
 
 
 def test_slots_of_the_second_of_two_by_two_ranks():
-    # Batch 8 over 4 ranks: 2 places each; rank 1 has places 2 and 3.
+    # Batch 8 over 4 ranks: 2 places each; rank 1 has places 2 and 3. Where two share samples there are 4 each.
     assert list(Layout(replicate=2, shard=2).slots(1, 8)) == [2, 3]
+    assert list(Layout(shard=2, domain=2).slots(1, 8)) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
     ("settings", "site_ranks", "layout"),
     [
-        (ParallelSettings(), 4, Layout(replicate=1, shard=4)),
+        (ParallelSettings(), 4, Layout(shard=4)),
         (ParallelSettings(replicate=2), 8, Layout(replicate=2, shard=4)),
+        (ParallelSettings(domain=2, tensor=2), 8, Layout(shard=2, domain=2, tensor=2)),
         # What the campaign says goes before what the site has.
-        (ParallelSettings(ranks=2, replicate=2), 8, Layout(replicate=2, shard=1)),
+        (ParallelSettings(ranks=2, replicate=2), 8, Layout(replicate=2)),
     ],
 )
-def test_a_layout_shares_the_ranks_of_each_copy_out(settings, site_ranks, layout):
+def test_the_ranks_that_other_axes_leave_share_parameters_out(settings, site_ranks, layout):
     assert make_layout(settings, site_ranks, batch=8) == layout
 
 
-def test_replicas_that_do_not_divide_the_ranks_of_the_site_are_refused():
+def test_axes_that_do_not_divide_the_ranks_are_refused_with_the_whole_product():
     with pytest.raises(UserError) as error:
-        make_layout(ParallelSettings(replicate=3), site_ranks=4, batch=12)
+        make_layout(ParallelSettings(replicate=3, tensor=2), site_ranks=4, batch=12)
 
-    assert str(error.value) == "parallel.replicate: must divide the number of ranks (4), got 3"
+    assert str(error.value) == (
+        "parallel: pipeline 1 x replicate 3 x domain 1 x tensor 2 = 6 must divide the number of ranks (4); change one "
+        "of them, or parallel.ranks"
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,9 +85,34 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused_with_one_they_can(batch,
         make_layout(ParallelSettings(), ranks, batch)
 
     assert str(error.value) == (
-        f"train.batch: must be a multiple of the number of ranks ({ranks}), got {batch}; try {advice}"
+        f"train.batch: must be a multiple of replicate 1 x shard {ranks} = {ranks} groups of ranks, got {batch}; "
+        f"try {advice}"
     )
 
 
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(domain=3), r"parallel: domain 3 x tensor 1 = 3 must divide model.heads \(4\)"),
+        (Layout(domain=4, tensor=2), r"parallel: domain 4 x tensor 2 = 8 must divide model.heads \(4\)"),
+        (Layout(pipeline=3), r"parallel.pipeline: found 3 stages for model.depth 2; give at most that"),
+    ],
+)
+def test_a_layout_that_a_model_cannot_have_is_refused_with_the_arithmetic(layout, said):
+    with pytest.raises(UserError, match=said):
+        check_model(layout, ModelSettings(width=32, depth=2, heads=4))
+
+
+def test_a_layout_that_a_model_can_have_is_accepted():
+    check_model(Layout(pipeline=2, domain=2, tensor=2), ModelSettings(width=32, depth=2, heads=4))
+
+
 def test_a_layout_in_json_names_its_axes():
-    assert Layout(replicate=2, shard=3).to_json() == {"replicate": 2, "shard": 3}
+    assert Layout(replicate=2, shard=3).to_json() == {
+        "pipeline": 1, "replicate": 2, "shard": 3, "domain": 1, "tensor": 1
+    }  # fmt: skip
+
+
+def test_a_layout_in_words_names_what_is_more_than_one():
+    assert str(Layout(replicate=2, tensor=4)) == "2 replicate x 4 tensor"
+    assert str(Layout()) == "1 rank"

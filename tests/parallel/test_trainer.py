@@ -20,7 +20,16 @@ from hyperslab.parallel.config import TrainSettings
 from hyperslab.parallel.layout import Layout
 from hyperslab.parallel.trainer import learning_rate, make_optimizer, validate
 from tests.parallel.ranks import on_ranks
-from tests.parallel.training import TRAIN, Outcome, Task, forecast_of, make_model, make_run, train_task
+from tests.parallel.training import (
+    TRAIN,
+    Outcome,
+    Task,
+    assert_same_weights,
+    forecast_of,
+    make_model,
+    make_run,
+    train_task,
+)
 
 ONE, SHARDED = Layout(replicate=1, shard=1), Layout(replicate=1, shard=2)
 
@@ -34,9 +43,7 @@ WEIGHTS = torch.from_numpy(AREA).float()
 def assert_same_numbers(outcome: Outcome, reference: Outcome, tolerance: float = 1e-5) -> None:
     for name in ("train/loss", "validation/loss", "train/gradient_norm", "train/learning_rate"):
         assert outcome.numbers(name) == pytest.approx(reference.numbers(name), abs=tolerance, rel=0)
-    assert outcome.weights.keys() == reference.weights.keys()
-    for name, weight in outcome.weights.items():
-        torch.testing.assert_close(weight, reference.weights[name], rtol=0, atol=tolerance)
+    assert_same_weights(outcome.weights, reference.weights, tolerance)
 
 
 def assert_identical(outcome: Outcome, reference: Outcome) -> None:
@@ -172,8 +179,7 @@ def test_a_run_resumed_under_another_layout_goes_on_the_same(store, resumable_di
 
     assert list(resumed.losses) == [3, 4, 5]
     assert resumed.losses == pytest.approx({step: one_rank.losses[step] for step in (3, 4, 5)}, abs=1e-5, rel=0)
-    for name, weight in resumed.weights.items():
-        torch.testing.assert_close(weight, one_rank.weights[name], rtol=0, atol=1e-5)
+    assert_same_weights(resumed.weights, one_rank.weights, 1e-5)
 
 
 def test_a_finished_run_trains_no_further(store, two_ranks, two_ranks_dir):
@@ -358,9 +364,9 @@ def test_only_matrices_decay(store):
         [names[id(p)] for group in optimizer.param_groups if group["weight_decay"] == decay for p in group["params"]]
         for decay in (0.3, 0.0)
     )
-    # Matrices: 3 embeddings, the ages, the head, and 4 in each of 2 blocks. Others: 4 biases, the vector of what is
+    # Matrices: 3 embeddings, the ages, the head, and 5 in each of 2 blocks. Others: 4 biases, the vector of what is
     # missing, the last norm, and 4 norms in each block.
-    assert len(matrices) == 3 + 1 + 1 + 2 * 4
+    assert len(matrices) == 3 + 1 + 1 + 2 * 5
     assert len(others) == 4 + 1 + 1 + 2 * 4
     assert set(matrices) | set(others) == set(names.values())
     assert all("norm" in name or name.endswith(("bias", "embed_missing")) for name in others)

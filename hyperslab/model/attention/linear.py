@@ -40,6 +40,8 @@ class Linear(Mixer):
         super().__init__()
         self.learned = learned
         self.probing = False
+        self.share = 1.0
+        """How much of what it learns by itself counts, where others with the same directions mix other heads."""
         directions = torch.empty(num_features, head_width)
         if learned:
             self.directions = nn.Parameter(directions)
@@ -60,7 +62,7 @@ class Linear(Mixer):
         mixed = self._mix(query, key, value, valid, self.directions.detach())
         if self.learned and self.probing:
             return learn_from_exact(
-                mixed, lambda q, k, v: self._mix(q, k, v, valid, self.directions), query, key, value, valid
+                mixed, lambda q, k, v: self._mix(q, k, v, valid, self.directions), query, key, value, valid, self.share
             )
         return mixed
 

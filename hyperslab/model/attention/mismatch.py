@@ -17,6 +17,7 @@ def learn_from_exact(
     key: torch.Tensor,
     value: torch.Tensor,
     valid: torch.Tensor | None,
+    share: float = 1.0,
 ) -> torch.Tensor:
     """`mixed` as it is; its backward pass also trains what `mix` depends on to give what exact attention gives.
 
@@ -29,18 +30,20 @@ def learn_from_exact(
         The approximation.
     query, key, value, valid
         As for `Mixer.forward`.
+    share
+        How much of the error counts.
     """
     if not torch.is_grad_enabled():
         return mixed
     query, key, value = query.detach(), key.detach(), value.detach()
     exact = F.scaled_dot_product_attention(query, key, value, None if valid is None else valid[:, None, None])
-    error = relative_error(mix(query, key, value), exact, valid)
+    error = share * relative_error(mix(query, key, value), exact, valid)
     joined: torch.Tensor = _Joined.apply(mixed, error)  # type: ignore[no-untyped-call]
     return joined
 
 
 def relative_error(mixed: torch.Tensor, exact: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-    """Mean over samples of the square that two kinds of attention differ by, over that of the exact one; a scalar.
+    """Mean over samples and heads of the square that two kinds of attention differ by, over that of the exact one.
 
     Parameters
     ----------
@@ -50,7 +53,7 @@ def relative_error(mixed: torch.Tensor, exact: torch.Tensor, valid: torch.Tensor
         Tokens that count, shape (B, N); None where all do.
     """
     there = 1.0 if valid is None else valid[:, None, :, None]
-    difference, size = ((tensor.square() * there).flatten(1).sum(1) for tensor in (mixed - exact, exact))
+    difference, size = ((tensor.square() * there).sum((2, 3)) for tensor in (mixed - exact, exact))
     return (difference / size.clamp_min(1e-30)).mean()
 
 

@@ -15,7 +15,7 @@ from hyperslab.data.sources.paths import expand
 from hyperslab.data.splits import Splits
 from hyperslab.data.store import Store
 from hyperslab.errors import UserError
-from hyperslab.parallel.layout import Layout, make_layout
+from hyperslab.parallel.layout import Layout, check_model, make_layout
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import MAIN, Campaign
 from hyperslab.workflows.steps import STEPS
@@ -59,6 +59,8 @@ def make_plan(campaign: Campaign, site: Site, recipe: Recipe | None = None) -> P
         When the files, the settings and the site do not fit together.
     """
     layout = make_layout(campaign.parallel, site.ranks_per_node, campaign.train.batch)
+    if campaign.model.module is None:
+        check_model(layout, campaign.model)
     recipe = recipe or plan_store(campaign, site)
     index = recipe.index
     main, *others = archives_of(campaign)
@@ -179,8 +181,8 @@ def describe(campaign: Campaign, plan: Plan, site: Site) -> Iterator[tuple[str, 
     layout = plan.layout
     yield (
         "layout",
-        f"{layout.num_ranks} ranks: replicate {layout.replicate} x shard {layout.shard}, "
-        f"{campaign.train.batch // layout.num_ranks} samples a rank and step, {site.precision} on {site.device}",
+        f"{layout.num_ranks} ranks: {layout}, {campaign.train.batch // layout.data} samples of each group and step, "
+        f"{site.precision} on {site.device}",
     )
     longitude = index.axis("longitude")
     if longitude is not None and not is_global(np.asarray(longitude.values)):

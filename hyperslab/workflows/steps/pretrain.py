@@ -14,10 +14,12 @@ from torch import nn
 
 from hyperslab.data.ahead import Reading
 from hyperslab.model.transformer import Stream, make_model
-from hyperslab.parallel.apply import apply, make_mesh
+from hyperslab.parallel.apply import apply
 from hyperslab.parallel.launch import StopRequest, run_rank, start_ranks, under_torchrun
 from hyperslab.parallel.layout import make_layout
+from hyperslab.parallel.mesh import make_mesh
 from hyperslab.parallel.tasks import FieldTask, HitTask, Task
+from hyperslab.parallel.team import Team
 from hyperslab.parallel.trainer import Metrics, Run, train
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import Campaign, CampaignDir
@@ -54,7 +56,9 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
     torch.set_num_threads(site.threads_per_rank)
     layout = make_layout(campaign.parallel, dist.get_world_size(), campaign.train.batch)
     device = torch.device(site.device, int(os.environ["LOCAL_RANK"]) if site.device == "cuda" else 0)
-    tasks = make_tasks(campaign, open_stores(campaign, directory))
+    mesh = make_mesh(layout, site.device)
+    part, team = layout.part(dist.get_rank()), Team(mesh.team)
+    tasks = tuple(task.for_team(part, team) for task in make_tasks(campaign, open_stores(campaign, directory)))
     journal = Journal(directory.spool(segment))
     leader = dist.get_rank() == 0
     if leader:
@@ -63,11 +67,11 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
     model = build_model(campaign, tasks).to(device)
     compiled = campaign.model.compile == "blocks"
     run = Run(
-        model=apply(model, make_mesh(layout, site.device), site.precision, compiled=compiled),
+        model=apply(model, mesh, site.precision, compiled=compiled),
         settings=campaign.model,
         tasks=tasks,
         reading=reading(site),
-        layout=layout,
+        mesh=mesh,
         train=campaign.train,
         checkpoints=campaign.checkpoint,
         checkpoint_dir=directory.checkpoints,

@@ -30,12 +30,12 @@ def test_the_backward_pass_also_lowers_the_error_beside_exact_attention(masked):
     query, key, value = (tensor.detach() for tensor in tensors)
     valid = make_valid(2, 9, torch.arange(9) < 3) if masked else None
     scale = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    # By hand: the error of a sample is sum (s v - e)^2 / sum e^2 over tokens with data, so its slope is
-    # 2 sum (s v - e) v / sum e^2; that of a batch is the mean over its samples.
+    # By hand: the error of a head of a sample is sum (s v - e)^2 / sum e^2 over tokens with data, so its slope is
+    # 2 sum (s v - e) v / sum e^2; that of a batch is the mean over its samples and heads.
     there = torch.ones(2, 9).bool() if valid is None else valid
     exact = Dense()(query, key, value, valid, ()) * there[:, None, :, None]
     value_there = value * there[:, None, :, None]
-    slopes = 2 * ((0.7 * value_there - exact) * value_there).sum((1, 2, 3)) / exact.square().sum((1, 2, 3))
+    slopes = 2 * ((0.7 * value_there - exact) * value_there).sum((2, 3)) / exact.square().sum((2, 3))
     expected = slopes.mean()
 
     mixed = learn_from_exact(3 * tensors[2], scaled_mix(scale), *tensors, valid)
@@ -44,6 +44,18 @@ def test_the_backward_pass_also_lowers_the_error_beside_exact_attention(masked):
 
     assert scale.grad is not None
     torch.testing.assert_close(scale.grad, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_heads_apart_teach_what_all_teach_together():
+    query, key, value = make_qkv(2, 9)
+    slopes = []
+    for heads, share in ((slice(0, 2), 1.0), (slice(0, 1), 0.5), (slice(1, 2), 0.5)):
+        scale = torch.tensor(0.7, requires_grad=True)
+        own = query[:, heads], key[:, heads], value[:, heads]
+        mixed = learn_from_exact(own[2], scaled_mix(scale), *own, None, share)
+        slopes.append(torch.autograd.grad(mixed.sum(), scale)[0])
+
+    torch.testing.assert_close(slopes[1] + slopes[2], slopes[0])
 
 
 def test_queries_keys_and_values_learn_from_the_loss_alone():

@@ -1,0 +1,58 @@
+"""Gradients after the backward pass: what is left to be summed over ranks, their norm, and clipping."""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from hyperslab.parallel.mesh import Mesh
+
+
+def complete(parameters: Iterable[nn.Parameter], mesh: Mesh) -> None:
+    """Sum the gradients of what all ranks of `tensor` have a copy of: each has computed with its own tokens."""
+    group = mesh.group("tensor")
+    if group.size() == 1:
+        return
+    copied = [
+        _local(parameter.grad) for parameter in parameters if parameter.grad is not None and _is_copied(parameter)
+    ]
+    flat = torch.cat([gradient.flatten() for gradient in copied])
+    dist.all_reduce(flat, group=group)
+    totals = torch.split(flat, [gradient.numel() for gradient in copied])
+    for gradient, total in zip(copied, totals, strict=True):
+        gradient.copy_(total.view_as(gradient))
+
+
+def clip(parameters: Iterable[nn.Parameter], mesh: Mesh, most: float) -> float:
+    """Scale gradients down so that the norm of all of them together, over all ranks, is at most `most`.
+
+    Returns
+    -------
+    float
+        The norm before.
+    """
+    layout = mesh.layout
+    gradients, square = [], torch.zeros((), dtype=torch.float64, device=mesh.device)
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        gradient = _local(parameter.grad)
+        copies = layout.replicate * (layout.tensor if _is_copied(parameter) else 1)
+        square += gradient.double().square().sum() / copies
+        gradients.append(gradient)
+    dist.all_reduce(square)
+    norm = float(square.sqrt())
+    if norm > most:
+        torch._foreach_mul_(gradients, most / norm)
+    return norm
+
+
+def _is_copied(parameter: nn.Parameter) -> bool:
+    """Whether all ranks of `tensor` hold the same."""
+    return not isinstance(parameter, DTensor) or "tensor" not in (parameter.device_mesh.mesh_dim_names or ())
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

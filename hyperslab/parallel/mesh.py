@@ -1,0 +1,42 @@
+"""The ranks as a mesh with the layout's axes, and the groups of ranks that work together."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from hyperslab.parallel.layout import AXES, Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """Views of the mesh, by what they are for."""
+
+    layout: Layout
+    whole: DeviceMesh
+    parameters: DeviceMesh
+    """Ranks that parameters are shared out over; where there are copies, these first."""
+    team: dist.ProcessGroup
+    """Ranks that share samples with this one: those of its `domain` and `tensor`."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes."""
+        return torch.device(
+            self.whole.device_type, torch.cuda.current_device() if self.whole.device_type == "cuda" else 0
+        )
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """The group of this rank along an axis."""
+        return self.whole.get_group(axis)
+
+
+def make_mesh(layout: Layout, device: str) -> Mesh:
+    """The mesh of all ranks."""
+    whole = init_device_mesh(device, layout.sizes, mesh_dim_names=AXES)
+    shards = whole["shard", "domain"]._flatten("shard_domain")
+    team = whole["domain", "tensor"]._flatten("team")
+    # A mesh of one axis shards, a mesh of two replicates over the first and shards over the second.
+    parameters = whole["replicate", "shard_domain"] if layout.replicate > 1 else shards
+    return Mesh(layout=layout, whole=whole, parameters=parameters, team=team.get_group())

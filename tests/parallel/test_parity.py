@@ -1,0 +1,81 @@
+"""Every layout computes what one device computes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperslab.model.config import ModelSettings, ObjectiveSettings
+from hyperslab.parallel.layout import Layout
+from tests.parallel.ranks import on_ranks
+from tests.parallel.training import Outcome, Task, assert_same_weights, make_hits, make_store, make_volumes, train_task
+
+STORES = {"winds": make_store(), "volumes": make_volumes(), "hits": make_hits()}
+SETTINGS: dict[str, Any] = {"width": 32, "depth": 2, "heads": 8, "patch": 2, "history": 2}
+TRAIN = {"steps": 10, "batch": 4, "validate_every": 5, "learning_rate": 1e-3}
+AXES = [{"replicate": 2}, {"shard": 2}, {"domain": 2}, {"tensor": 2}]
+ALONE = [{name: size} for axis in AXES for name in axis for size in (2, 4)]
+PAIRS = [one | other for number, one in enumerate(AXES) for other in AXES[:number]]
+TRIPLES = [
+    {"replicate": 2, "shard": 2, "tensor": 2},
+    {"replicate": 2, "domain": 2, "tensor": 2},
+    {"shard": 2, "domain": 2, "tensor": 2},
+]
+KINDS: list[Any] = [
+    {"kind": "window", "window": 4},
+    "axial",
+    {"kind": "block_sparse", "block": 4, "density": 0.4},
+    {"kind": "block_sparse", "block": 4, "density": 0.4, "pattern": "learned", "probe_steps": 2},
+    {"kind": "linear", "features": 8},
+    {"kind": "linear", "features": 8, "directions": "learned", "probe_steps": 3},
+    {"kind": "nystrom", "landmarks": 4},
+]
+
+
+@pytest.fixture(scope="module")
+def one_device() -> dict[str, Outcome]:
+    """What one device made of runs, by their description."""
+    return {}
+
+
+def run(store: str, attention: Any, layout: Layout, folder: Path) -> list[Outcome]:
+    task = Task(
+        store=STORES[store],
+        checkpoint_dir=folder,
+        layout=layout,
+        model=ModelSettings.model_validate(SETTINGS | {"attention": attention}),
+        objectives=(ObjectiveSettings(kind="both"),),
+        train=TRAIN,
+    )
+    return on_ranks(layout.num_ranks, train_task, task)
+
+
+def assert_parity(known: dict[str, Outcome], store: str, attention: Any, axes: dict[str, int], folder: Path) -> None:
+    """Losses, gradient norms and final weights are those of one device."""
+    name = f"{store} {attention}"
+    if name not in known:
+        (known[name],) = run(store, attention, Layout(), folder / "one")
+    one = known[name]
+    # Landmarks' matrix is inverted step by step, which makes what is rounded differently grow.
+    far = 1e-4 if "nystrom" in str(attention) else 1e-5
+    for outcome in run(store, attention, Layout(**axes), folder / "many"):
+        for number in ("train/loss", "train/gradient_norm", "validation/loss"):
+            assert outcome.numbers(number) == pytest.approx(one.numbers(number), rel=1e-5), number
+        assert_same_weights(outcome.weights, one.weights, far)
+
+
+@pytest.mark.parametrize("axes", ALONE + PAIRS + TRIPLES, ids=lambda axes: str(Layout(**axes)))
+def test_a_layout_computes_what_one_device_computes(one_device, tmp_path, axes):
+    assert_parity(one_device, "winds", "dense", axes, tmp_path)
+
+
+@pytest.mark.parametrize("axes", [{"domain": 4}, {"tensor": 4}], ids=lambda axes: str(Layout(**axes)))
+@pytest.mark.parametrize("attention", KINDS, ids=str)
+def test_kinds_of_attention_do_so_in_parts(one_device, tmp_path, attention, axes):
+    assert_parity(one_device, "winds", attention, axes, tmp_path)
+
+
+@pytest.mark.parametrize("axes", [{"domain": 4}, {"domain": 2, "tensor": 2}], ids=lambda axes: str(Layout(**axes)))
+@pytest.mark.parametrize("store", ["volumes", "hits"])
+def test_samples_of_other_sciences_do_so_in_parts(one_device, tmp_path, store, axes):
+    assert_parity(one_device, store, "dense", axes, tmp_path)
