@@ -208,6 +208,17 @@ class FieldSample:
     """Shares for stochastic depth, by layer; None where every layer counts for every sample."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldView:
+    """What there is to see of samples, before anything is learned."""
+
+    filled_BTCS: torch.Tensor
+    """Frames without a gap."""
+    missing_BN: torch.Tensor | None
+    """Share of what each token could hold that is missing and not hidden; None where nothing is."""
+    place: Place
+
+
 class FieldStream(nn.Module):
     """Embedder and head of a dense archive.
 
@@ -287,14 +298,30 @@ class FieldStream(nn.Module):
         in_row = math.prod(self.field.patches.shape[2:])
         return slice(self.field.rows.start * in_row, self.field.rows.stop * in_row)
 
-    def tokens(self, sample: FieldSample) -> tuple[torch.Tensor, torch.Tensor, Place]:
-        """Tokens (B, N, D), the frames with every gap filled (B, T, C, *S), and where tokens lie."""
-        inputs_BTCS, hidden_BN = sample.inputs_BTCS, sample.hidden_BN
-        filled_BTCS = self.field.filled(inputs_BTCS, hidden_BN)
-        hidden_BN = None if hidden_BN is None else hidden_BN[:, self.field.held]
+    def lattice_of(self, sample: FieldSample) -> Lattice:
+        """Where all tokens of samples lie: always in the same places."""
+        del sample
+        return self.lattice
+
+    def see(self, sample: FieldSample) -> FieldView:
+        """What there is to see of samples."""
+        missing_BN = valid = None
+        if not sample.complete:
+            missing_BN = self._missing(sample.inputs_BTCS)
+            if sample.hidden_BN is not None:  # how much of a hidden token there was to see is hidden as well
+                missing_BN = missing_BN.masked_fill(sample.hidden_BN[:, self.field.held], 0.0)
+            valid = missing_BN < 1
+        return FieldView(
+            filled_BTCS=self.field.filled(sample.inputs_BTCS, sample.hidden_BN),
+            missing_BN=missing_BN,
+            place=Place(cosine=self.cosine, sine=self.sine, count=len(self.lattice), valid=valid),
+        )
+
+    def tokens(self, sample: FieldSample, view: FieldView) -> torch.Tensor:
+        """Tokens, shape (B, N, D)."""
         # Parameters may be gathered in half precision, while the frames themselves are never rounded.
         half = self.embed.weight.dtype
-        tokens_BND = self.embed(self.field.cut(filled_BTCS).to(half))
+        tokens_BND: torch.Tensor = self.embed(self.field.cut(view.filled_BTCS).to(half))
         tokens_BND = tokens_BND + self.embed_position(self.position_features.to(half))[self.place_of]
         tokens_BND = tokens_BND + self.embed_age[self.time_of]
         tokens_BND = tokens_BND + self.embed_calendar(sample.calendar_BF.to(half))[:, None]
@@ -304,28 +331,24 @@ class FieldStream(nn.Module):
             tokens_BND = tokens_BND + self.embed_lead(lead)[:, None]
         if hasattr(self, "embed_place"):
             tokens_BND = tokens_BND + self.embed_place[self.places][self.place_of]
-        valid = None
-        if sample.complete:
+        if view.missing_BN is None:
             # Ranks sum the gradients of the same parameters, though only some of them may miss anything.
             tokens_BND = tokens_BND + 0 * self.embed_missing
         else:
-            missing_BN = self._missing(inputs_BTCS)
-            if hidden_BN is not None:  # how much of a hidden token there was to see is hidden as well
-                missing_BN = missing_BN.masked_fill(hidden_BN, 0.0)
-            tokens_BND = tokens_BND + missing_BN[..., None].to(half) * self.embed_missing
-            valid = missing_BN < 1
-        if hidden_BN is not None:
+            tokens_BND = tokens_BND + view.missing_BN[..., None].to(half) * self.embed_missing
+        if sample.hidden_BN is not None:
+            hidden_BN = sample.hidden_BN[:, self.field.held]
             tokens_BND = torch.where(hidden_BN[..., None], tokens_BND + self.embed_hidden, tokens_BND)
-        return tokens_BND, filled_BTCS, Place(cosine=self.cosine, sine=self.sine, count=len(self.lattice), valid=valid)
+        return tokens_BND
 
     def _missing(self, inputs_BTCS: torch.Tensor) -> torch.Tensor:
         """Share of what each token could hold that is missing, shape (B, N)."""
         there = self.field.cut(torch.isfinite(inputs_BTCS).float()).sum(-1)
         return 1 - there / self.most
 
-    def predict(self, tokens_BND: torch.Tensor, filled_BTCS: torch.Tensor) -> dict[str, torch.Tensor]:
+    def predict(self, tokens_BND: torch.Tensor, view: FieldView) -> dict[str, torch.Tensor]:
         """What the objective asks for: `forecast` (B, C, *S) and `reconstruction` (B, T, C, *S), normalised."""
-        predictions = {}
+        predictions, filled_BTCS = {}, view.filled_BTCS
         if self.field.objective.forecasts:
             changes = self.head_forecast(tokens_BND[:, self.last]).to(filled_BTCS.dtype)
             change = join_some(self.field.frame_patches, changes, self.place_of[self.last])

@@ -142,6 +142,17 @@ def part_of(sample: HitSample, part: Part) -> HitSample:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HitView:
+    """What there is to see of samples, before anything is learned."""
+
+    values_BNP: torch.Tensor
+    """As in `HitSample`, 0 where hidden."""
+    position_BNS: torch.Tensor
+    """As in `HitSample`, the middle of the cell where hidden."""
+    place: Place
+
+
 class HitStream(nn.Module):
     """Embedder and head of an archive of hits: of hidden cells it tells which parts hold hits, and their features."""
 
@@ -156,13 +167,12 @@ class HitStream(nn.Module):
         self.embed_hidden = nn.Parameter(torch.empty(width))
         self.head_reconstruction = nn.Linear(width, values)
 
-    def lattice(self, sample: HitSample) -> Lattice:
+    def lattice_of(self, sample: HitSample) -> Lattice:
         """Tokens along the curve; the same for all batches of so many tokens."""
         return line(sample.count)
 
-    def tokens(self, sample: HitSample) -> tuple[torch.Tensor, Place]:
-        """Tokens (B, N, D), and where they lie."""
-        half = self.embed.weight.dtype
+    def see(self, sample: HitSample) -> HitView:
+        """What there is to see of samples."""
         values_BNP, position_BNS = sample.values_BNP, sample.position_BNS
         if sample.hidden_BN is not None:
             hidden = sample.hidden_BN[..., None]
@@ -171,22 +181,31 @@ class HitStream(nn.Module):
             middle_BNS = position_BNS.floor() + 0.5
             middle_BNS[..., 0] = position_BNS[..., 0]
             position_BNS = torch.where(hidden, middle_BNS, position_BNS)
-        extent = torch.tensor(self.cloud.shape, device=position_BNS.device)
-        place = octaves(2 * position_BNS[..., 1:] / extent - 1).to(half)
-        frames = position_BNS[..., 0].long()
-        tokens_BND = self.embed(values_BNP.to(half)) + self.embed_position(place) + self.embed_age[frames]
-        if sample.hidden_BN is not None:
-            tokens_BND = torch.where(hidden, tokens_BND + self.embed_hidden, tokens_BND)
         angles = rotary_angles(
             position_BNS,
             [float(self.cloud.tokens.history), *map(float, self.cloud.shape)],
             [False] * position_BNS.shape[-1],
             self.head_width,
         )[:, None]
-        return tokens_BND, Place(cosine=angles.cos(), sine=angles.sin(), count=sample.count, valid=sample.valid_BN)
+        place = Place(cosine=angles.cos(), sine=angles.sin(), count=sample.count, valid=sample.valid_BN)
+        return HitView(values_BNP=values_BNP, position_BNS=position_BNS, place=place)
 
-    def predict(self, tokens_BND: torch.Tensor) -> dict[str, torch.Tensor]:
+    def tokens(self, sample: HitSample, view: HitView) -> torch.Tensor:
+        """Tokens, shape (B, N, D)."""
+        half = self.embed.weight.dtype
+        extent = torch.tensor(self.cloud.shape, device=view.position_BNS.device)
+        place = octaves(2 * view.position_BNS[..., 1:] / extent - 1).to(half)
+        frames = view.position_BNS[..., 0].long()
+        tokens_BND: torch.Tensor = (
+            self.embed(view.values_BNP.to(half)) + self.embed_position(place) + self.embed_age[frames]
+        )
+        if sample.hidden_BN is not None:
+            tokens_BND = torch.where(sample.hidden_BN[..., None], tokens_BND + self.embed_hidden, tokens_BND)
+        return tokens_BND
+
+    def predict(self, tokens_BND: torch.Tensor, view: HitView) -> dict[str, torch.Tensor]:
         """`occupancy`, logits of shape (B, N, parts), and `feature`, normalised, of shape (B, N, parts, channel)."""
+        del view
         values = self.head_reconstruction(tokens_BND).float()
         parts = self.cloud.parts
         return {"occupancy": values[..., :parts], "feature": values[..., parts:].reshape(*values.shape[:2], parts, -1)}

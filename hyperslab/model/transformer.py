@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -31,19 +31,28 @@ class SpaceTimeModel(Protocol):
     blocks: Iterable[nn.Module]
     """Layers whose parameters are shared out over ranks one by one, and gathered just before they compute."""
 
-    def __call__(self, stream: str, sample: Sample) -> Predictions:
+    def keep(self, layers: range) -> None:
+        """Forget all other layers, and what comes before the first or after the last: be a stage of a pipeline.
+
+        Only needed where `parallel.pipeline` is above 1. `blocks` keeps its length; names of parameters stay.
+        """
+        ...
+
+    def __call__(self, stream: str, sample: Sample, tokens_BND: torch.Tensor | None = None) -> Predictions:
         """Predictions for a batch of one archive.
 
         Parameters
         ----------
         stream
             Name of the archive.
+        tokens_BND
+            What the stage before gave; None in the first stage.
 
         Returns
         -------
         dict of torch.Tensor
             `forecast` and `reconstruction` as from `FieldStream.predict`, or `occupancy` and `feature` as from
-            `HitStream.predict`: what the archive's objective asks for.
+            `HitStream.predict`: what the archive's objective asks for. Of a stage before the last, `tokens` alone.
         """
         ...
 
@@ -66,7 +75,9 @@ class SpaceTimeTransformer(nn.Module):
             Block(settings.width, settings.heads, make_mixer(settings, layer, lattices), settings.recompute)
             for layer in range(settings.depth)
         )
-        self.norm = nn.RMSNorm(settings.width, eps=1e-6)
+        self.norm: nn.Module = nn.RMSNorm(settings.width, eps=1e-6)
+        self.is_last = True
+        """Whether the last layer is held, and predictions come out."""
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -80,36 +91,47 @@ class SpaceTimeTransformer(nn.Module):
                 scale = (2 * len(self.blocks)) ** -0.5 if name.endswith("output.weight") else 1.0
                 nn.init.normal_(parameter, std=scale * (BASE_WIDTH if is_table else parameter.shape[-1]) ** -0.5)
 
-    def forward(self, stream: str, sample: Sample) -> Predictions:
+    def keep(self, layers: range) -> None:
+        """As `SpaceTimeModel.keep`."""
+        self.is_last = len(self.blocks) - 1 in layers
+        for layer in set(range(len(self.blocks))) - set(layers):
+            self.blocks[layer] = nn.Identity()
+        if not self.is_last:
+            self.norm = nn.Identity()
+        others = (*([] if 0 in layers else ["embed"]), *([] if self.is_last else ["head_"]))
+        for stream in self.streams.values():
+            for name in {name.split(".")[0] for name, _ in stream.named_parameters()}:
+                if name.startswith(others):
+                    delattr(stream, name)
+
+    def forward(self, stream: str, sample: Sample, tokens_BND: torch.Tensor | None = None) -> Predictions:
         """As `SpaceTimeModel.__call__`."""
-        own = self.streams[stream]
-        if isinstance(own, FieldStream):
-            assert isinstance(sample, FieldSample)
-            tokens_BND, filled_BTCS, place = own.tokens(sample)
-            lattice = own.lattice
-        else:
-            assert isinstance(own, HitStream)
-            assert isinstance(sample, HitSample)
-            tokens_BND, place = own.tokens(sample)
-            lattice = own.lattice(sample)
-        held = tokens_BND.shape[1]
-        tokens_BND, place = _filled_up(tokens_BND, place, self.part.length(place.count))
+        own: Any = self.streams[stream]  # a stream of either kind, and samples of its own
+        view = own.see(sample)
+        held = view.place.cosine.shape[-2]
+        length = self.part.length(view.place.count)
+        place = _filled_up(view.place, length - held)
+        if tokens_BND is None:
+            tokens_BND = F.pad(own.tokens(sample, view), (0, 0, 0, length - held))
+        lattice = own.lattice_of(sample)
         for layer, block in enumerate(self.blocks):
-            plan = cast(Block, block).attention.mixer.plan(lattice, tokens_BND.device)
-            kept_B = None if sample.kept_LB is None else sample.kept_LB[layer]
-            tokens_BND = block(tokens_BND, place, plan, kept_B)
-        tokens_BND = self.norm(tokens_BND[:, :held])
-        return own.predict(tokens_BND, filled_BTCS) if isinstance(own, FieldStream) else own.predict(tokens_BND)
+            if isinstance(block, Block):
+                plan = block.attention.mixer.plan(lattice, tokens_BND.device)
+                kept_B = None if sample.kept_LB is None else sample.kept_LB[layer]
+                tokens_BND = block(tokens_BND, place, plan, kept_B)
+        if not self.is_last:
+            return {"tokens": tokens_BND}
+        predictions: Predictions = own.predict(self.norm(tokens_BND[:, :held]), view)
+        return predictions
 
 
-def _filled_up(tokens_BND: torch.Tensor, place: Place, length: int) -> tuple[torch.Tensor, Place]:
-    """Tokens, and where they lie, as many as the longest part of a sample has."""
-    missing = length - tokens_BND.shape[1]
+def _filled_up(place: Place, missing: int) -> Place:
+    """Where tokens lie, with some more at the end that nobody sees."""
     if not missing:
-        return tokens_BND, place
+        return place
     valid = None if place.valid is None else F.pad(place.valid, (0, missing))
     cosine, sine = (F.pad(angles, (0, 0, 0, missing)) for angles in (place.cosine, place.sine))
-    return F.pad(tokens_BND, (0, 0, 0, missing)), replace(place, cosine=cosine, sine=sine, valid=valid)
+    return replace(place, cosine=cosine, sine=sine, valid=valid)
 
 
 def make_model(settings: ModelSettings, streams: Mapping[str, Stream]) -> nn.Module:
@@ -152,10 +174,12 @@ def make_model(settings: ModelSettings, streams: Mapping[str, Stream]) -> nn.Mod
 
 
 def _check_predictions(
-    module: str, streams: Mapping[str, Stream], _model: nn.Module, given: tuple[str, Sample], predictions: Predictions
+    module: str, streams: Mapping[str, Stream], _model: nn.Module, given: tuple[Any, ...], predictions: Predictions
 ) -> None:
     """Refuse predictions of a user's own model that are not those that the objective needs."""
-    name, sample = given
+    name, sample = given[:2]
+    if isinstance(predictions, dict) and "tokens" in predictions:
+        return
     expected = _shapes(streams[name], sample)
     found = {key: tuple(values.shape) for key, values in predictions.items()} if isinstance(predictions, dict) else {}
     for key, shape in expected.items():

@@ -63,6 +63,10 @@ def model_of(field: Field, attention: Any = "dense", *, trained: bool = True) ->
     return model
 
 
+def tokens_of(stream: FieldStream, sample: FieldSample) -> torch.Tensor:
+    return stream.tokens(sample, stream.see(sample))
+
+
 def stream_of(field: Field) -> FieldStream:
     stream = model_of(field).streams["own"]
     assert isinstance(stream, FieldStream)
@@ -239,7 +243,7 @@ def test_a_token_tells_the_share_of_it_that_is_missing():
     gappy[:, 0, 0, 0, 0] = NAN
     gappy[:, 1, :, 0, 1] = NAN
 
-    change = stream.tokens(sample_of(gappy))[0] - stream.tokens(sample_of(frames))[0]
+    change = tokens_of(stream, sample_of(gappy)) - tokens_of(stream, sample_of(frames))
 
     first = int((field.cells == 0).nonzero())
     expected = torch.zeros(2, len(field.lattice), 16)
@@ -276,7 +280,7 @@ def test_a_token_without_any_data_is_not_seen():
     marks[:, field.cells == 12 + 2] = True  # of the newest two frames
     nothing = frames.masked_fill(field.spread(marks), NAN)
 
-    place = stream_of(field).tokens(sample_of(nothing))[2]
+    place = stream_of(field).see(sample_of(nothing)).place
     assert place.valid is not None
     assert torch.equal(place.valid, ~marks)
     # What it would say of itself reaches nobody: not even where it lies.
@@ -294,7 +298,7 @@ def test_a_token_with_a_single_value_is_seen():
     alone = torch.full_like(frames, NAN)
     alone[:, 0, 1, 4, 7] = frames[:, 0, 1, 4, 7]
 
-    valid = stream_of(field).tokens(sample_of(alone))[2].valid
+    valid = stream_of(field).see(sample_of(alone)).place.valid
 
     assert valid is not None
     # The last row and column of the first two frames.
@@ -313,7 +317,7 @@ def test_a_token_with_a_single_value_is_seen_in_half_precision_too():
     frames = torch.full((1, 1, 2, 20, 20), NAN)
     frames[0, 0, 0, 3, 3] = 1.0
 
-    valid = stream.tokens(sample_of(frames))[2].valid
+    valid = stream.see(sample_of(frames)).place.valid
 
     assert valid is not None
     assert valid.all()
@@ -324,7 +328,7 @@ def test_hidden_tokens_are_seen_whether_they_hold_data_or_not():
     field = field_of()
     hidden = hidden_of(field)
 
-    valid = stream_of(field).tokens(sample_of(torch.full_like(frames_of(field), NAN), hidden))[2].valid
+    valid = stream_of(field).see(sample_of(torch.full_like(frames_of(field), NAN), hidden)).place.valid
 
     assert valid is not None
     assert torch.equal(valid, hidden)
@@ -333,7 +337,7 @@ def test_hidden_tokens_are_seen_whether_they_hold_data_or_not():
 def test_complete_samples_need_no_mask():
     field = field_of()
 
-    assert stream_of(field).tokens(sample_of(frames_of(field), hidden_of(field)))[2].valid is None
+    assert stream_of(field).see(sample_of(frames_of(field), hidden_of(field))).place.valid is None
 
 
 def test_patches_in_which_no_grid_point_holds_data_are_no_tokens():
@@ -747,6 +751,6 @@ def test_a_sample_beside_one_with_a_gap_is_told_the_same_as_by_itself():
     whole = replace(sample_of(frames), complete=True)
     alone = replace(whole, inputs_BTCS=frames[:1], calendar_BF=whole.calendar_BF[:1], lead_B=whole.lead_B[:1])
 
-    beside = stream.tokens(replace(whole, inputs_BTCS=gappy, complete=False))[0]
+    beside = tokens_of(stream, replace(whole, inputs_BTCS=gappy, complete=False))
 
-    torch.testing.assert_close(beside[:1], stream.tokens(alone)[0])
+    torch.testing.assert_close(beside[:1], tokens_of(stream, alone))

@@ -358,8 +358,8 @@ def test_a_hidden_cell_stands_in_its_middle_and_in_its_own_frame():
     stream = model_of(cloud).streams["hits"]
     assert isinstance(stream, HitStream)
 
-    _, visible = stream.tokens(sample)
-    _, hidden = stream.tokens(replace(sample, hidden_BN=torch.ones_like(sample.valid_BN)))
+    visible = stream.see(sample).place
+    hidden = stream.see(replace(sample, hidden_BN=torch.ones_like(sample.valid_BN))).place
 
     torch.testing.assert_close(hidden.cosine[:, :, :2], visible.cosine[:, :, :2])
     torch.testing.assert_close(hidden.sine[:, :, :2], visible.sine[:, :, :2])
