@@ -22,6 +22,8 @@ class Progress:
     """Digest of the store trained on; a resume on another one is refused."""
     order_digest: str
     """Fingerprint of the samples drawn so far and to come."""
+    skipped_in_a_row: int = 0
+    """Latest steps that were skipped because they were not finite."""
 
 
 def latest(directory: Path) -> Path | None:
@@ -33,7 +35,12 @@ def latest(directory: Path) -> Path | None:
 def read_progress(path: Path) -> Progress:
     """Where the run stood when a checkpoint was written."""
     manifest = read_manifest(path)
-    return Progress(step=manifest["step"], store_digest=manifest["store_digest"], order_digest=manifest["order_digest"])
+    return Progress(
+        step=manifest["step"],
+        store_digest=manifest["store_digest"],
+        order_digest=manifest["order_digest"],
+        skipped_in_a_row=manifest.get("skipped_in_a_row", 0),
+    )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

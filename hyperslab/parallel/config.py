@@ -1,5 +1,7 @@
 """What a campaign says about training, its layout and its checkpoints."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from hyperslab.settings import Settings
@@ -26,6 +28,10 @@ class TrainSettings(Settings):
     """Steps between two passes over validation windows."""
     validation_windows: int = Field(default=64, ge=1)
     """Windows in such a pass, at most, spread evenly over the validation split."""
+    max_nonfinite: int = Field(default=10, ge=1)
+    """Steps in a row whose loss or gradient is not finite, after which training stops; each is skipped and named."""
+    operations: Literal["fastest", "deterministic"] = "fastest"
+    """`deterministic` allows only what gives the same bits each time, slower on GPUs; on CPUs both are the same."""
 
 
 class ParallelSettings(Settings):

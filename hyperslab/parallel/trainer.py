@@ -1,6 +1,8 @@
 """The training loop that every rank runs."""
 
+import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,10 +24,14 @@ from hyperslab.model.config import ModelSettings
 from hyperslab.model.probing import attend_as_trained, attention_errors, influences, set_probing, settle
 from hyperslab.model.scaling import parameter_groups
 from hyperslab.parallel import catalog, checkpoint, gradients
+from hyperslab.parallel.agreement import OwnStep, SharedStep, busy_seconds, name_samples, share, skip_step
 from hyperslab.parallel.config import CheckpointSettings, TrainSettings
 from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.lost import Place, naming
 from hyperslab.parallel.mesh import Mesh
 from hyperslab.parallel.tasks import Draws, Task
+
+logger = logging.getLogger(__name__)
 
 FINAL_LEARNING_RATE = 0.01
 
@@ -85,46 +91,70 @@ def train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool]) -> int
     Raises
     ------
     UserError
-        When the data are not those of the checkpoint, or a checkpoint cannot be written or read.
+        When the data are not those of the checkpoint, a checkpoint cannot be written or read, or too many steps in a
+        row are not finite.
+    RankLost
+        When another rank has ended or hangs.
     """
+    place = Place(rank=dist.get_rank(), step=0, doing="reading the checkpoint")
+    with naming(place):
+        return _train(run, metrics, stop_requested, place)
+
+
+def _train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool], place: Place) -> int:
+    if run.train.operations == "deterministic":
+        _compute_alike()
     optimizer = make_optimizer(run.model, run.train)
     windows = tuple(task.windows("train") for task in run.tasks)
     weights = tuple(task.weight for task in run.tasks)
     order = Order(seed=run.train.seed, batch=run.train.batch, windows=windows, weights=weights)
     loaders = [task.loader(own, run.reading) for task, own in zip(run.tasks, windows, strict=True)]
-    step = start = _restore(run, optimizer, order)
+    start, in_a_row = _restore(run, optimizer, order)
+    step = start
     slots = run.layout.slots(dist.get_rank(), run.train.batch)
     batches = mixed(loaders, order, start, run.train.steps, slots)
     meter, stop = _Meter(start), False
     while step < run.train.steps and not stop:
         number, batch = meter.wait(batches)
         rate = learning_rate(run.train, step)
+        place.at(step + 1, "forward and backward")
         if set_probing(run.model, run.settings, step):
             _average(influences(run.model))
             settle(run.model)
         numbers = range(step * run.train.batch + slots.start, step * run.train.batch + slots.stop)
         draws = run.draws(step, numbers, training=True)
-        loss, norm = _step(run, optimizer, partial(run.tasks[number].loss, run.model, batch, draws, run.device), rate)
+        began = busy_seconds()
+        loss_of = partial(run.tasks[number].loss, run.model, batch, draws, run.device)
+        loss, norm = _gradients(run, optimizer, loss_of, rate, place)
+        # A core's time says nothing about the work of an accelerator.
+        busy = busy_seconds() - began if run.device.type == "cpu" else 0.0
         step += 1
-        loss, stop, waited = _agree(run, loss, stop_requested(), meter.latest)
-        meter.waited += waited
-        _check_finite(run, loss, step)
-        last = step == run.train.steps
-        if step % run.log_every == 0 or step == start + 1 or last or stop:
-            values = {"train/loss": loss, "train/gradient_norm": norm, "train/learning_rate": rate}
-            if len(run.tasks) > 1:
-                values[f"train/loss/{run.tasks[number].name}"] = loss
+        place.at(step, "metrics")
+        own = OwnStep(loss=loss, norm=norm, stop=stop_requested(), waited=meter.latest, busy=busy)
+        shared = share(own, run.layout.data, run.device)
+        meter.add(shared)
+        in_a_row = 0 if shared.finite else in_a_row + 1
+        if shared.finite:
+            optimizer.step()
+        else:
+            skip_step(run.model, optimizer)
+            _tell_skipped(run, order, step, shared, in_a_row)
+        last, stop = step == run.train.steps, shared.stop
+        if step % run.log_every == 0 or step == start + 1 or last or stop or in_a_row:
+            values = _values(run, number, shared, rate, in_a_row)
             metrics.log(step, values | meter.read(step, run.train.batch))
         if step % run.train.validate_every == 0 or last:
+            place.at(step, "validation")
             metrics.log(step, validate(run, step))
         if step % run.checkpoints.every == 0 or last or stop:
-            _save(run, optimizer, order, step)
+            place.at(step, "checkpoint")
+            _save(run, optimizer, order, step, in_a_row)
     batches.close()
     return step
 
 
 class _Meter:
-    """Measures throughput, and the share of time spent waiting for input, between two readings."""
+    """Measures throughput, and the shares of time lost to input and to the slowest rank, between two readings."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -132,13 +162,20 @@ class _Meter:
         self.latest = 0.0
         """Seconds that this rank waited for its latest batch."""
         self.waited = 0.0
-        """Seconds waited since the last reading, as `_agree` gives them."""
+        """Seconds waited since the last reading, by the rank that waited longest in each step."""
+        self.slowest = self.mean = 0.0
+        """Seconds computed since the last reading: by the slowest rank of each step, and by all in the mean."""
 
     def wait(self, batches: Iterator[tuple[int, Any]]) -> tuple[int, Any]:
         asked = time.perf_counter()
         batch = next(batches)
         self.latest = time.perf_counter() - asked
         return batch
+
+    def add(self, shared: SharedStep) -> None:
+        self.waited += shared.waited
+        self.slowest += shared.slowest
+        self.mean += shared.mean
 
     def read(self, step: int, batch: int) -> dict[str, float]:
         now = time.perf_counter()
@@ -148,30 +185,45 @@ class _Meter:
             "speed/input_wait_share": self.waited / elapsed,
             "speed/input_wait_seconds": self.waited / (step - self.step),
         }
-        self.step, self.since, self.waited = step, now, 0.0
-        return {"speed/samples_per_second": speed, **waited}
+        straggler = {"speed/straggler_share": self.slowest / self.mean - 1} if self.mean else {}
+        self.step, self.since = step, now
+        self.waited = self.slowest = self.mean = 0.0
+        return {"speed/samples_per_second": speed, **waited, **straggler}
 
 
-def _agree(run: Run, loss: float, stop: bool, waited: float) -> tuple[float, bool, float]:
-    """The loss of the batch, whether any rank was asked to stop, and the longest wait for input of any.
-
-    One reduction carries all of it. Every rank waits in it for the one that waits for input, so that the longest wait
-    is what input costs the step.
-    """
-    waits = [0.0] * dist.get_world_size()
-    waits[dist.get_rank()] = waited
-    shared = torch.tensor([loss, float(stop), *waits], dtype=torch.float64, device=run.device)
-    dist.all_reduce(shared)
-    total, stops, *waits = shared.tolist()
-    return total / run.layout.data, stops > 0, max(waits)
+def _values(run: Run, number: int, shared: SharedStep, rate: float, in_a_row: int) -> dict[str, float]:
+    """What is kept of a step that drew from the archive of that number."""
+    if in_a_row:
+        # What is not finite is no JSON, and what comes with it would spoil every plot; the log has both.
+        return {"train/learning_rate": rate, "train/skipped_in_a_row": in_a_row}
+    values = {"train/loss": shared.loss, "train/gradient_norm": shared.norm, "train/learning_rate": rate}
+    if len(run.tasks) > 1:
+        values[f"train/loss/{run.tasks[number].name}"] = shared.loss
+    return values
 
 
-def _check_finite(run: Run, loss: float, step: int) -> None:
-    if not math.isfinite(loss):
+def _tell_skipped(run: Run, order: Order, step: int, shared: SharedStep, in_a_row: int) -> None:
+    """Say which samples a skipped step had; too many such steps in a row end the run."""
+    found = f"the loss is {shared.loss} and the norm of the gradient {shared.norm} at step {step}"
+    if dist.get_rank() == 0:
+        ranks = shared.suspects or range(dist.get_world_size())
+        slots = sorted({slot for rank in ranks for slot in run.layout.slots(rank, run.train.batch)})
+        samples = name_samples(order, [task.name for task in run.tasks], step - 1, slots)
+        of = f"rank {', '.join(map(str, ranks))}" if shared.suspects else "all ranks"
+        logger.warning("%s, which is skipped, %d in a row; the samples of %s were %s", found, in_a_row, of, samples)
+    if in_a_row >= run.train.max_nonfinite:
         raise UserError(
-            f"{run.checkpoint_dir}: the loss is {loss} at step {step}; training cannot go on: lower "
-            f"train.learning_rate ({run.train.learning_rate:g}) in a new campaign"
+            f"{run.checkpoint_dir}: {found}, after {in_a_row - 1} such steps in a row (train.max_nonfinite is "
+            f"{run.train.max_nonfinite}); training cannot go on: lower train.learning_rate "
+            f"({run.train.learning_rate:g}) in a new campaign, or look at the samples that the log names"
         )
+
+
+def _compute_alike() -> None:
+    """Have every operation give the same bits each time; one that cannot raises an error."""
+    # cuBLAS reads it when it is first used (docs.nvidia.com/cuda/cublas, "Results Reproducibility").
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
 
 
 def _average(tensors: list[torch.Tensor]) -> None:
@@ -240,33 +292,35 @@ def _attention_errors(run: Run) -> dict[str, float]:
     return {f"attention/{name}": value for name, value in zip(errors, means.tolist(), strict=True)}
 
 
-def _step(
-    run: Run, optimizer: torch.optim.Optimizer, loss_of: Callable[[], torch.Tensor], rate: float
+def _gradients(
+    run: Run, optimizer: torch.optim.Optimizer, loss_of: Callable[[], torch.Tensor], rate: float, place: Place
 ) -> tuple[float, float]:
+    """The loss of this rank's samples, and the norm of the gradient of all; the optimizer can take its step then."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["scale"]
     loss = loss_of()
     optimizer.zero_grad(set_to_none=True)
     # What shares parameters out takes the mean of gradients, and the parts of a sample are to be summed.
     torch.autograd.backward(loss * run.layout.domain)
+    place.doing = "gradient norm"
     gradients.complete(run.model.parameters(), run.mesh)
-    norm = gradients.clip(run.model.parameters(), run.mesh, run.train.clip_norm)
-    optimizer.step()
-    return float(loss.detach()), norm
+    return float(loss.detach()), gradients.clip(run.model.parameters(), run.mesh, run.train.clip_norm)
 
 
-def _save(run: Run, optimizer: torch.optim.Optimizer, order: Order, step: int) -> None:
+def _save(run: Run, optimizer: torch.optim.Optimizer, order: Order, step: int, in_a_row: int) -> None:
     # What each rank has measured itself would be lost but for one rank's.
     _average(influences(run.model))
-    progress = catalog.Progress(step=step, store_digest=run.data_digest, order_digest=order.digest(step))
+    progress = catalog.Progress(
+        step=step, store_digest=run.data_digest, order_digest=order.digest(step), skipped_in_a_row=in_a_row
+    )
     checkpoint.save(run.checkpoint_dir, run.model, optimizer, progress, run.checkpoints.keep)
 
 
-def _restore(run: Run, optimizer: torch.optim.Optimizer, order: Order) -> int:
-    """Load the latest checkpoint, if there is any, and return the steps done."""
+def _restore(run: Run, optimizer: torch.optim.Optimizer, order: Order) -> tuple[int, int]:
+    """Load the latest checkpoint, if there is any, and return the steps done, and how many were skipped at its end."""
     path = catalog.latest(run.checkpoint_dir)
     if path is None:
-        return 0
+        return 0, 0
     progress = catalog.read_progress(path)
     if progress.store_digest != run.data_digest:
         raise UserError(
@@ -276,4 +330,4 @@ def _restore(run: Run, optimizer: torch.optim.Optimizer, order: Order) -> int:
     if progress.order_digest != order.digest(progress.step):
         raise UserError(f"{path}: drew its samples in another order; go on with the same version and settings")
     checkpoint.load(path, run.model, optimizer)
-    return progress.step
+    return progress.step, progress.skipped_in_a_row

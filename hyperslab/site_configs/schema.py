@@ -30,6 +30,8 @@ class Site(Settings):
     """Threads with which each process of training reads ahead."""
     reading_mebibytes: float = Field(default=1024, gt=0)
     """Memory of each process of training for samples that are read ahead."""
+    timeout_seconds: float = Field(default=600, gt=0)
+    """How long processes of training wait for one another; then they take one for lost, and the job has crashed."""
     retries: int = Field(default=2, ge=0)
     """Times that a job is started again after a crash, when no checkpoint came in between."""
     worker_init: str = ""

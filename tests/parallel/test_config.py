@@ -19,6 +19,7 @@ from hyperslab.settings import Settings, parse
         (TrainSettings, "seed", -1),
         (TrainSettings, "validate_every", 0),
         (TrainSettings, "validation_windows", 0),
+        (TrainSettings, "max_nonfinite", 0),
         (ParallelSettings, "ranks", 0),
         (ParallelSettings, "replicate", 0),
         (ParallelSettings, "pipeline", 0),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -16,8 +16,14 @@ import torch
 import torch.distributed as dist
 
 from hyperslab.errors import UserError
+from hyperslab.parallel import checkpoint, trainer
+from hyperslab.parallel import launch as launching
 from hyperslab.parallel.launch import STOP_SIGNALS, StopRequest, start_ranks, under_torchrun
+from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.lost import Place, naming
+from hyperslab.parallel.tasks import FieldTask
 from hyperslab.processes import die_with_parent
+from tests.parallel.training import Task, train_task
 
 Launch = Callable[..., BaseProcess]
 LONG_SECONDS = 30
@@ -26,12 +32,13 @@ LONG_SECONDS = 30
 
 @pytest.fixture
 def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
-    """Start a process that starts two ranks; it ends, and its ranks with it, when the test does."""
+    """Start a process that starts ranks; it ends, and its ranks with it, when the test does."""
     directory = tmp_path_factory.mktemp("launch")
     started: list[BaseProcess] = []
 
-    def start(body: Callable[[], int]) -> BaseProcess:
-        process = multiprocessing.get_context("fork").Process(target=_start_two, args=(body, directory, os.getpid()))
+    def start(body: Callable[[], int], num_ranks: int = 2, timeout_seconds: float = 2 * LONG_SECONDS) -> BaseProcess:
+        arguments = (body, num_ranks, timeout_seconds, directory, os.getpid())
+        process = multiprocessing.get_context("fork").Process(target=_start, args=arguments)
         process.start()
         started.append(process)
         return process
@@ -42,11 +49,11 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
         process.join()
 
 
-def _start_two(body: Callable[[], int], directory: Path, parent: int) -> NoReturn:
+def _start(body: Callable[[], int], num_ranks: int, timeout_seconds: float, directory: Path, parent: int) -> NoReturn:
     die_with_parent(parent)
     tempfile.tempdir = str(directory)  # a killed process leaves its rendezvous behind: not in /tmp
     torch.set_num_threads(1)
-    sys.exit(start_ranks(body, 2))
+    sys.exit(start_ranks(body, num_ranks, timeout_seconds))
 
 
 def exit_code_of(process: BaseProcess, timeout_seconds: float = LONG_SECONDS - 10) -> int:
@@ -85,9 +92,9 @@ def tell(directory: Path, content: object) -> None:
     draft.rename(directory / str(dist.get_rank()))
 
 
-def told(directory: Path) -> list[object]:
-    """The words of both ranks, as far as they have come."""
-    return [json.loads(path.read_text()) for rank in range(2) if (path := directory / str(rank)).exists()]
+def told(directory: Path, num_ranks: int = 2) -> list[object]:
+    """The words of all ranks, as far as they have come."""
+    return [json.loads(path.read_text()) for rank in range(num_ranks) if (path := directory / str(rank)).exists()]
 
 
 # Exit codes
@@ -128,7 +135,7 @@ def test_a_rank_that_fails_ends_one_that_waits_for_it_in_a_collective(launch):
         dist.all_reduce(torch.ones(1))
         return 0
 
-    assert exit_code_of(launch(body)) in (1, 3)  # the other one notices, too
+    assert exit_code_of(launch(body)) == 3  # though the other one notices, too
 
 
 def test_a_code_that_a_body_returns_ends_the_other_rank_too(launch):
@@ -175,7 +182,8 @@ def test_a_rank_that_is_killed_ends_with_128_and_its_signal(launch, capfd):
         return 0
 
     assert exit_code_of(launch(body)) == 128 + 9
-    assert "rank 1 was killed by signal 9" in capfd.readouterr().err
+    # The other one, which was ended for it, is not said to be the trouble.
+    assert capfd.readouterr().err == "rank 1 was killed by signal 9\n"
 
 
 def test_the_mistake_of_one_rank_counts_before_the_failure_it_causes_on_another(launch, tmp_path):
@@ -208,6 +216,122 @@ def test_a_rank_that_ends_early_waits_for_the_others(launch, tmp_path):
         return 0
 
     assert exit_code_of(launch(body)) == 0
+
+
+# Ranks that are lost
+
+IN_FORWARD = (FieldTask, "loss", 2, "forward and backward")
+IN_METRICS = (trainer, "share", 2, "metrics")
+IN_VALIDATION = (trainer, "validate", 1, "validation")
+IN_CHECKPOINT = (checkpoint, "save", 1, "checkpoint")
+"""A function, the call of it that falls in step 2, and what ranks do in it."""
+
+ENDED = "another rank has ended"
+SILENT = "another rank did not answer in time (timeout_seconds of the site); it hangs, or waits for one that does"
+
+
+def lose_last_rank(number: int, owner: object, name: str, call: int, directory: Path) -> None:
+    """Send the last rank a signal in a call of a function, once all ranks have come to that."""
+    original, calls, world = getattr(owner, name), 0, dist.get_world_size()
+
+    def fatal(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            tell(directory, "here")
+            if dist.get_rank() == world - 1:
+                wait_until(lambda: len(told(directory, world)) == world)
+                os.kill(os.getpid(), number)
+        return original(*arguments, **named)
+
+    pytest.MonkeyPatch().setattr(owner, name, fatal)
+
+
+def train_and_lose(number: int, place: tuple[object, str, int, str], task: Task, directory: Path) -> Callable[[], int]:
+    def body() -> int:
+        lose_last_rank(number, *place[:3], directory)
+        train_task(task)
+        return 0
+
+    return body
+
+
+@pytest.mark.parametrize("place", [IN_FORWARD, IN_METRICS, IN_VALIDATION, IN_CHECKPOINT], ids=lambda place: place[3])
+def test_a_rank_that_is_killed_in_a_step_ends_the_other_which_says_where(
+    launch, store, tmp_path, monkeypatch, capfd, place
+):
+    monkeypatch.setattr(launching, "LAST_WORDS_SECONDS", LONG_SECONDS)
+    task = Task(store=store, checkpoint_dir=tmp_path / "c", layout=Layout(replicate=1, shard=2), every=2)
+
+    assert exit_code_of(launch(train_and_lose(signal.SIGKILL, place, task, tmp_path))) == 128 + 9
+
+    lines = capfd.readouterr().err.splitlines()
+    assert set(lines) == {"rank 1 was killed by signal 9", f"rank 0: step 2, {place[3]}: {ENDED}"}
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize("place", [IN_FORWARD, IN_CHECKPOINT], ids=lambda place: place[3])
+def test_a_rank_that_hangs_in_a_step_ends_the_other_which_says_where(launch, store, tmp_path, capfd, place):
+    task = Task(store=store, checkpoint_dir=tmp_path / "c", layout=Layout(replicate=1, shard=2), every=2)
+
+    process = launch(train_and_lose(signal.SIGSTOP, place, task, tmp_path), timeout_seconds=5)
+
+    assert exit_code_of(process) == 1
+    assert capfd.readouterr().err == f"rank 0: step 2, {place[3]}: {SILENT}\n"
+
+
+def test_a_rank_that_hangs_among_copies_of_the_model_ends_all_others(launch, store, tmp_path, capfd):
+    # Copies make groups of their own beside the one of all ranks, for which PyTorch has a time-out of 30 minutes.
+    task = Task(store=store, checkpoint_dir=tmp_path / "c", layout=Layout(replicate=2, shard=2))
+
+    process = launch(train_and_lose(signal.SIGSTOP, IN_FORWARD, task, tmp_path), num_ranks=4, timeout_seconds=5)
+
+    assert exit_code_of(process) == 1
+    lines = capfd.readouterr().err.splitlines()
+    # The first one to speak ends the others; some of them may still have noticed that it went.
+    assert 1 <= len(lines) <= 3
+    assert any(line.endswith(f": step 2, forward and backward: {SILENT}") for line in lines)
+    assert all(line.startswith("rank ") and ": step 2, " in line for line in lines)
+
+
+@pytest.mark.parametrize("seconds", [7, 31])
+def test_every_group_has_the_time_out_that_was_asked_for(launch, tmp_path, seconds):
+    def body() -> int:
+        groups = [dist.group.WORLD, dist.new_group([0, 1])]
+        tell(tmp_path, [group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups])
+        return 0
+
+    assert exit_code_of(launch(body, timeout_seconds=seconds)) == 0
+    assert told(tmp_path) == [[seconds, seconds]] * 2
+
+
+def test_a_rank_that_never_joins_ends_the_other_which_says_so(launch, monkeypatch, capfd):
+    joined = launching.process_group
+
+    def never(*arguments: Any) -> Any:
+        if os.environ["RANK"] == "1":
+            time.sleep(LONG_SECONDS)
+        return joined(*arguments)
+
+    monkeypatch.setattr(launching, "process_group", never)
+
+    assert exit_code_of(launch(lambda: 0, timeout_seconds=1)) == 1
+    assert capfd.readouterr().err == f"rank 0: joining the others: {SILENT}\n"
+
+
+def test_the_mistake_of_one_rank_is_the_last_of_the_lines_that_are_marked(launch, capfd):
+    # A driver takes the last marked line for what happened; the other rank may have a word to say as well.
+    def body() -> int:
+        with naming(Place(rank=dist.get_rank(), step=3, doing="metrics")):
+            if dist.get_rank() == 1:
+                raise UserError("the mistake")
+            dist.all_reduce(torch.ones(1))
+        return 0
+
+    assert exit_code_of(launch(body)) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("hyperslab: ")] == ["hyperslab: the mistake"]
+    assert set(lines) <= {"hyperslab: the mistake", f"rank 0: step 3, metrics: {ENDED}"}
 
 
 # Stopping

@@ -1,8 +1,9 @@
 import math
+import os
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hyperslab.model.transformer import SpaceTimeTransformer
 from hyperslab.parallel import trainer
 from hyperslab.parallel.config import TrainSettings
 from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.tasks import FieldTask
 from hyperslab.parallel.trainer import learning_rate, make_optimizer, validate
 from tests.parallel.ranks import on_ranks
 from tests.parallel.training import (
@@ -28,10 +30,13 @@ from tests.parallel.training import (
     forecast_of,
     make_model,
     make_run,
+    spoiled,
     train_task,
+    whole,
 )
 
 ONE, SHARDED = Layout(replicate=1, shard=1), Layout(replicate=1, shard=2)
+COPIES, SHARDED_COPIES = Layout(replicate=2, shard=1), Layout(replicate=2, shard=2)
 
 # Rows at 75, 45, 15 N and S end at 90, 60, 30 and 0 degrees, whose sines are 1, sqrt(3)/2, 1/2, 0; three
 # cells of a hemisphere have a mean of 1/3.
@@ -113,7 +118,7 @@ def test_training_on_two_ranks_that_share_one_copy_equals_one_rank(one_rank, two
         assert_same_numbers(outcome, one_rank)
 
 
-@pytest.mark.parametrize("layout", [Layout(replicate=2, shard=1), Layout(replicate=2, shard=2)])
+@pytest.mark.parametrize("layout", [COPIES, SHARDED_COPIES])
 def test_training_on_copies_of_the_model_equals_one_rank(store, tmp_path, one_rank, layout):
     for outcome in on_ranks(layout.num_ranks, train_task, Task(store=store, checkpoint_dir=tmp_path, layout=layout)):
         assert_same_numbers(outcome, one_rank)
@@ -228,18 +233,182 @@ def test_a_run_over_other_windows_is_refused(store, resumable_dir):
     assert "drew its samples in another order" in message
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_before_a_checkpoint(store, tmp_path):
-    # The first step moves weights by about the learning rate; their products and squares overflow in the
-    # second.
-    changes = {"learning_rate": 1e30, "warmup_steps": 0}
+# Steps that are not finite
 
-    (message,) = on_ranks(
-        1, refusal, Task(store=store, checkpoint_dir=tmp_path / "none", layout=ONE, train=changes, every=2)
+LAST_FRAME = 15
+"""Of the 14 windows, number 13 alone holds it: drawn once in 5 steps of 4 samples, as the third sample of step 3."""
+SECOND_FRAME = 1
+"""Window 0 forecasts from it: drawn as the second sample of step 1 and the fourth of step 5. Window 1, of step 3 only,
+holds it as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What a rank saw, kept and said of its run."""
+
+    outcome: Outcome
+    state: dict[str, torch.Tensor]
+    """The optimizer's, whole."""
+    notes: list[str]
+
+
+def train_and_listen(task: Task, loss_plus: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Heard:
+    """Train, with something added to the loss of the second rank in step 3; the process ends with it."""
+    made: list[torch.optim.Optimizer] = []
+    notes: list[str] = []
+    trainer.logger.handle = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
+    original = FieldTask.loss
+
+    def loss(self: FieldTask, model: Any, batch: Any, draws: Any, device: Any) -> torch.Tensor:
+        value = original(self, model, batch, draws, device)
+        wrong = loss_plus and model.training and draws.turn == 2 and dist.get_rank() == 1
+        return loss_plus(value) if loss_plus and wrong else value
+
+    def kept(*arguments: Any) -> torch.optim.Optimizer:
+        made.append(make_optimizer(*arguments))
+        return made[0]
+
+    pytest.MonkeyPatch().setattr(FieldTask, "loss", loss)
+    pytest.MonkeyPatch().setattr(trainer, "make_optimizer", kept)
+    outcome = train_task(task)
+    states = [made[0].state[parameter] for group in made[0].param_groups for parameter in group["params"]]
+    return Heard(
+        outcome=outcome,
+        state={f"{number}.{name}": whole(state[name]) for number, state in enumerate(states) for name in state},
+        notes=notes,
     )
 
-    assert message.startswith(f"{tmp_path}/none: the loss is ")
-    assert "at step 2; training cannot go on: lower train.learning_rate (1e+30)" in message
+
+def skips(outcome: Outcome) -> dict[int, float]:
+    return outcome.numbers("train/skipped_in_a_row")
+
+
+def test_a_step_that_is_not_finite_on_one_rank_is_skipped_by_all_and_its_samples_are_named(store, tmp_path):
+    bad = spoiled(store, LAST_FRAME)
+    before, after, whole_run = (
+        on_ranks(
+            2, train_and_listen, Task(store=bad, checkpoint_dir=tmp_path / f"{step}", layout=SHARDED, stop_at=step)
+        )
+        for step in (2, 3, None)
+    )
+
+    for rank in range(2):
+        assert skips(before[rank].outcome) == {}
+        assert skips(after[rank].outcome) == {3: 1}
+        assert_identical_tensors(after[rank].outcome.weights, before[rank].outcome.weights)
+        assert_identical_tensors(after[rank].state, before[rank].state)
+        # A skipped step has no loss among the metrics; training goes on after it.
+        outcome = whole_run[rank].outcome
+        assert list(outcome.losses) == list(outcome.numbers("train/gradient_norm")) == [1, 2, 4, 5]
+        assert list(outcome.numbers("train/learning_rate")) == [1, 2, 3, 4, 5]
+        assert skips(outcome) == {3: 1}
+        assert all(
+            not torch.equal(weight, before[rank].outcome.weights[name]) for name, weight in outcome.weights.items()
+        )
+    (note,) = whole_run[0].notes
+    assert note.startswith("the loss is inf and the norm of the gradient ")
+    # Slots 2 and 3 of step 3 are the second rank's: windows 13 and 2, each of three frames.
+    assert note.endswith(
+        " at step 3, which is skipped, 1 in a row; "
+        "the samples of rank 1 were main: window 13 (frames 13-15), window 2 (frames 2-4)"
+    )
+    assert whole_run[1].notes == []
+
+
+def assert_identical_tensors(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.fixture(scope="module")
+def skipping(store, tmp_path_factory):
+    """A run on one rank that skips steps 1, 3 and 5, uninterrupted."""
+    bad = spoiled(store, SECOND_FRAME, LAST_FRAME)
+    task = Task(store=bad, checkpoint_dir=tmp_path_factory.mktemp("skipping"), layout=ONE, train={"max_nonfinite": 2})
+    (heard,) = on_ranks(1, train_and_listen, task)
+    return heard
+
+
+def test_steps_that_are_skipped_now_and_then_do_not_end_a_run(skipping):
+    # Two in a row would.
+    assert skips(skipping.outcome) == {1: 1, 3: 1, 5: 1}
+    assert skipping.outcome.step == 5
+    # Of one rank alone all samples of a step are named; these are samples 16 to 19 of seed 1.
+    assert skipping.notes[2].endswith(
+        "main: window 3 (frames 3-5), window 10 (frames 10-12), window 8 (frames 8-10), window 0 (frames 0-2)"
+    )
+
+
+@pytest.mark.parametrize("layout", [SHARDED, COPIES, SHARDED_COPIES, Layout(domain=2), Layout(tensor=2)], ids=str)
+def test_any_layout_skips_the_same_steps(store, tmp_path, skipping, layout):
+    bad = spoiled(store, SECOND_FRAME, LAST_FRAME)
+
+    for outcome in on_ranks(layout.num_ranks, train_task, Task(store=bad, checkpoint_dir=tmp_path, layout=layout)):
+        assert skips(outcome) == {1: 1, 3: 1, 5: 1}
+        # AdamW's first steps make much of rounding; a step that was not skipped would be 3e-3 away.
+        assert_same_numbers(outcome, skipping.outcome, tolerance=1e-4)
+
+
+def test_a_run_resumed_after_a_skipped_first_step_is_identical_to_an_uninterrupted_one(store, tmp_path, skipping):
+    # The optimizer has done nothing when the checkpoint is written.
+    task = Task(store=spoiled(store, SECOND_FRAME, LAST_FRAME), checkpoint_dir=tmp_path, layout=ONE)
+    on_ranks(1, train_task, replace(task, stop_at=1))
+
+    (resumed,) = on_ranks(1, train_and_listen, task)
+
+    assert_identical(resumed.outcome, skipping.outcome)
+    assert_identical_tensors(resumed.state, skipping.state)
+
+
+@pytest.mark.parametrize(
+    ("loss_plus", "found", "suspects"),
+    [
+        # A constant has no gradient: nothing but the loss itself, on that rank alone, tells.
+        (lambda loss: loss + math.nan, "the loss is nan", "rank 1 were main: window 13 (frames 13-15), window 2"),
+        # The root of nought has no finite gradient, and no loss tells.
+        (lambda loss: loss + (loss - loss.detach()).abs().sqrt(), "the loss is 0.", "all ranks were main: window 1 "),
+    ],
+    ids=["loss", "gradient"],
+)
+def test_either_the_loss_or_the_gradient_makes_all_ranks_skip(store, tmp_path, loss_plus, found, suspects):
+    task = Task(store=store, checkpoint_dir=tmp_path, layout=SHARDED)
+
+    heard = on_ranks(2, train_and_listen, task, loss_plus)
+
+    assert [skips(one.outcome) for one in heard] == [{3: 1}, {3: 1}]
+    assert_identical_tensors(heard[1].outcome.weights, heard[0].outcome.weights)
+    assert all(bool(weight.isfinite().all()) for weight in heard[0].outcome.weights.values())
+    (note,) = heard[0].notes
+    assert note.startswith(found)
+    assert f"the samples of {suspects}" in note
+
+
+# The first step moves weights by about the learning rate; their products and squares overflow in all others.
+DIVERGING = {"learning_rate": 1e30, "warmup_steps": 0, "max_nonfinite": 3}
+
+
+def test_many_steps_in_a_row_that_are_not_finite_end_the_run_before_a_checkpoint(store, tmp_path):
+    task = Task(store=store, checkpoint_dir=tmp_path / "none", layout=SHARDED, train=DIVERGING, every=4)
+
+    messages = on_ranks(2, refusal, task)
+
+    assert len(set(messages)) == 1
+    assert messages[0].startswith(f"{tmp_path}/none: the loss is ")
+    assert messages[0].endswith(
+        " at step 4, after 2 such steps in a row (train.max_nonfinite is 3); training cannot go on: lower "
+        "train.learning_rate (1e+30) in a new campaign, or look at the samples that the log names"
+    )
     assert not (tmp_path / "none").exists()
+
+
+def test_a_resumed_run_counts_on_from_its_checkpoint(store, tmp_path):
+    task = Task(store=store, checkpoint_dir=tmp_path, layout=ONE, train=DIVERGING)
+    on_ranks(1, train_task, replace(task, stop_at=3))
+
+    (message,) = on_ranks(1, refusal, task)
+
+    assert " at step 4, after 2 such steps in a row" in message
 
 
 # Metrics and checkpoints
@@ -292,6 +461,28 @@ def test_the_wait_for_input_is_that_of_the_rank_that_waits_longest(store, tmp_pa
         assert share == pytest.approx(waits[0][step] * speeds[step] / 4, rel=1e-6)
 
 
+def slow_on_the_second_rank(task: Task) -> Outcome:
+    """Train where each step takes 3 s of the second rank's computing and 1 s of the first one's, by its own clock."""
+    seconds = 0
+
+    def clock() -> float:
+        nonlocal seconds
+        seconds += 1 + 2 * dist.get_rank()
+        return seconds
+
+    pytest.MonkeyPatch().setattr(trainer, "busy_seconds", clock)
+    return train_task(task)
+
+
+def test_the_share_of_stragglers_is_how_far_the_slowest_rank_is_behind_the_mean(store, tmp_path):
+    task = Task(store=store, checkpoint_dir=tmp_path, layout=SHARDED, log_every=2)
+
+    outcomes = on_ranks(2, slow_on_the_second_rank, task)
+
+    # The mean is 2 s, the slowest takes half as long again.
+    assert [outcome.numbers("speed/straggler_share") for outcome in outcomes] == [{1: 0.5, 2: 0.5, 4: 0.5, 5: 0.5}] * 2
+
+
 def untrained_validation_loss(task: Task) -> float:
     return validate(make_run(task), 0)["validation/loss"]
 
@@ -317,6 +508,26 @@ def test_the_validation_loss_is_the_mean_over_spread_windows_on_any_number_of_ra
     losses = on_ranks(ranks, untrained_validation_loss, task)
 
     assert losses == pytest.approx([np.mean(errors)] * ranks, rel=1e-5)
+
+
+# Operations that give the same bits each time
+
+
+def mode_after(task: Task) -> tuple[Outcome, bool, str | None]:
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    outcome = train_task(task)
+    return outcome, torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+
+
+@pytest.mark.parametrize(("operations", "expected"), [("fastest", (False, None)), ("deterministic", (True, ":4096:8"))])
+def test_deterministic_operations_are_asked_of_torch_and_cublas_and_are_the_same_on_a_cpu(
+    store, tmp_path, two_ranks, operations, expected
+):
+    task = Task(store=store, checkpoint_dir=tmp_path, layout=SHARDED, train={"operations": operations})
+
+    for (outcome, *mode), reference in zip(on_ranks(2, mode_after, task), two_ranks, strict=True):
+        assert tuple(mode) == expected
+        assert_identical(outcome, reference)
 
 
 # Learning rate and optimizer

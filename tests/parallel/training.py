@@ -144,6 +144,14 @@ def make_hits() -> Store:
     )
 
 
+def spoiled(store: Store, *frames: int) -> Store:
+    """The store of `make_store` with values in some frames whose squares are beyond float32."""
+    assert isinstance(store, MemoryStore)
+    values = store.values.copy()
+    values[list(frames)] = 1e30
+    return replace(store, values=values)
+
+
 def make_tasks(
     store: Store, model: ModelSettings = MODEL, objectives: tuple[ObjectiveSettings, ...] = (ObjectiveSettings(),)
 ) -> tuple[FieldTask, ...]:
@@ -293,10 +301,12 @@ def train_task(task: Task) -> Outcome:
 
 def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters put together from all ranks, by name."""
-    return {
-        name: (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach().clone()
-        for name, parameter in model.named_parameters()
-    }
+    return {name: whole(parameter) for name, parameter in model.named_parameters()}
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor put together from all ranks."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
 def assert_same_weights(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], far: float) -> None:

@@ -64,7 +64,8 @@ class _Noted(torch.autograd.Function):
             weights = attention_weights(query[:, :, at], key, valid)
             change = gradient[:, :, at] @ value.transpose(-1, -2) - mean[:, :, at]
             by_key = (weights * change).abs().sum((0, 1, 2))
-            ctx.influence[row] += sum_blocks(by_key, ctx.block)
+            # What is not finite, of a step that will be skipped, would spoil all that was added up before.
+            ctx.influence[row] += sum_blocks(by_key, ctx.block).nan_to_num(nan=0.0, posinf=0.0)
         return gradient, None, None, None, None, None, None
 
 

@@ -39,15 +39,15 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     directory = CampaignDir(chosen.directory.resolve())
     body = partial(train_rank, directory, chosen.segment)
-    if under_torchrun():
-        return run_rank(body, "env://")
     site, campaign = directory.read_site(), directory.read()
+    if under_torchrun():
+        return run_rank(body, "env://", site.timeout_seconds)
     torch.set_num_threads(site.threads_per_rank)
     layout = make_layout(campaign.parallel, site.ranks_per_node, campaign.train.batch)
     with (directory.path / "train.lock").open("w") as lock:
         # A segment whose driver was killed before it noted the job may still be training: wait for its end.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return start_ranks(body, layout.num_ranks)
+        return start_ranks(body, layout.num_ranks, site.timeout_seconds)
 
 
 def train_rank(directory: CampaignDir, segment: int) -> int:

@@ -47,6 +47,19 @@ def test_the_influence_is_the_gradient_by_the_scores(monkeypatch, masked, every)
     torch.testing.assert_close(influence, 2 * expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_what_is_not_finite_adds_nothing(wrong):
+    tensors = make_qkv(2, TOKENS)
+    query, key, value = tensors
+    influence = torch.zeros(4, 4)
+    outcome(probed_attention(query, key, value, None, influence, BLOCK), tensors)
+    before = influence.clone()
+
+    outcome(probed_attention(query, key, value, None, influence, BLOCK) * wrong, tensors)
+
+    assert torch.equal(influence, before)
+
+
 def test_nothing_is_seen_to_depend_on_keys_without_data():
     tensors = make_qkv(2, TOKENS)
     query, key, value = tensors
