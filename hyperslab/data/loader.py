@@ -1,5 +1,6 @@
 """Batches for one rank: windows of frames from a store, its tile of space, normalised."""
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -171,14 +172,16 @@ class WindowLoader(ABC, Generic[AnyBatch]):
 
 
 def mixed(
-    loaders: Sequence[WindowLoader[Any]], order: Order, start_step: int, stop_step: int, slots: range
+    loaders: Sequence[WindowLoader[Any]], order: Order, start_step: int, stop_step: int, pieces: Sequence[range]
 ) -> Generator[tuple[int, Any], None, None]:
-    """The batches of one rank from several stores: the number of the store of each step, and its batch.
+    """The batches of one rank from several stores: of each step its pieces, each the number of the store and its batch.
 
     Parameters
     ----------
     loaders
         One for each store of the order; the first one says how far is read ahead.
+    pieces
+        The places in the global batch that belong to this rank, piece by piece.
 
     Raises
     ------
@@ -188,7 +191,7 @@ def mixed(
     order.check_windows([loader.windows for loader in loaders])
 
     def jobs() -> Iterator[Job[tuple[int, Any]]]:
-        for step in range(start_step, stop_step):
+        for step, slots in itertools.product(range(start_step, stop_step), pieces):
             store, numbers = order.draw(step, slots)
             job = loaders[store].job(numbers)
             yield Job(begin=partial(_numbered, store, job.begin), size_bytes=job.size_bytes)

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from hyperslab.model.block import Place
@@ -128,6 +129,19 @@ def morton(cells: torch.Tensor) -> torch.Tensor:
         for axis in range(cells.shape[1]):
             code = (code << 1) | ((cells[:, axis] >> bit) & 1)
     return code
+
+
+def padded(sample: HitSample, count: int) -> HitSample:
+    """The same samples with so many tokens."""
+    missing = count - sample.count
+    return replace(
+        sample,
+        values_BNP=F.pad(sample.values_BNP, (0, 0, 0, missing)),
+        position_BNS=F.pad(sample.position_BNS, (0, 0, 0, missing)),
+        valid_BN=F.pad(sample.valid_BN, (0, missing)),
+        hidden_BN=None if sample.hidden_BN is None else F.pad(sample.hidden_BN, (0, missing)),
+        count=count,
+    )
 
 
 def part_of(sample: HitSample, part: Part) -> HitSample:

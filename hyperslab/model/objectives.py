@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from hyperslab.model.fields import FieldSample
 from hyperslab.model.hits import HitSample
@@ -114,7 +113,7 @@ def _sample_mean(values: torch.Tensor, counted: torch.Tensor, total: Total) -> t
 
 
 def roll_out(
-    model: nn.Module, stream: str, sample: FieldSample, calendars_BLF: torch.Tensor, steps: int
+    model: Callable[..., Predictions], stream: str, sample: FieldSample, calendars_BLF: torch.Tensor, steps: int
 ) -> Iterator[Predictions]:
     """Predictions one after another, each from the forecast before it.
 

@@ -29,7 +29,7 @@ def set_probing(model: nn.Module, settings: ModelSettings, step: int | None) -> 
         Whether a stretch of such steps has just come to its end: patterns are to be chosen.
     """
     ended = False
-    for layer, block in enumerate(_blocks(model)):
+    for layer, block in _blocks(model):
         chosen, mixer = settings.attention_of(layer), block.attention.mixer
         if isinstance(mixer, BlockSparse | Linear):
             mixer.probing = step is not None and chosen.probes(step)
@@ -46,7 +46,7 @@ def attend_as_trained(model: nn.Module, settings: ModelSettings, step: int) -> N
     step
         Training steps done.
     """
-    for layer, block in enumerate(_blocks(model)):
+    for layer, block in _blocks(model):
         chosen, mixer = settings.attention_of(layer), block.attention.mixer
         if isinstance(mixer, BlockSparse):
             mixer.probing = chosen.probes(max(0, step - 1))
@@ -54,7 +54,7 @@ def attend_as_trained(model: nn.Module, settings: ModelSettings, step: int) -> N
 
 def influences(model: nn.Module) -> list[torch.Tensor]:
     """What layers with learned patterns have measured, each of shape (block, block)."""
-    mixers = [block.attention.mixer for block in _blocks(model)]
+    mixers = [block.attention.mixer for _, block in _blocks(model)]
     return [
         buffer
         for mixer in mixers
@@ -66,7 +66,7 @@ def influences(model: nn.Module) -> list[torch.Tensor]:
 
 def settle(model: nn.Module) -> None:
     """Choose all learned patterns by what was measured; where nothing was, they stay."""
-    for block in _blocks(model):
+    for _, block in _blocks(model):
         if isinstance(block.attention.mixer, BlockSparse):
             block.attention.mixer.settle()
 
@@ -91,7 +91,7 @@ def attention_errors(model: nn.Module, lattice: Lattice | None, forward: Callabl
     """
     errors: dict[str, float] = {}
     handles = []
-    for layer, block in enumerate(_blocks(model)):
+    for layer, block in _blocks(model):
         if not isinstance(block.attention.mixer, Dense):
             note = _Note(f"layer_{layer:02d}", lattice, errors)
             # First of all hooks: others may share out what the mixer gives.
@@ -127,6 +127,6 @@ class _Note:
             self.errors[f"{self.layer}/covered_mass"] = float(mass)
 
 
-def _blocks(model: nn.Module) -> list[Block]:
-    """The layers of a model that are ours; none of a user's own kind."""
-    return [block for block in getattr(model, "blocks", []) if isinstance(block, Block)]
+def _blocks(model: nn.Module) -> list[tuple[int, Block]]:
+    """The layers of a model that are held and ours, and their numbers; none of a user's own kind."""
+    return [(layer, block) for layer, block in enumerate(getattr(model, "blocks", [])) if isinstance(block, Block)]

@@ -30,6 +30,8 @@ class SpaceTimeModel(Protocol):
 
     blocks: Iterable[nn.Module]
     """Layers whose parameters are shared out over ranks one by one, and gathered just before they compute."""
+    width: int
+    """Features of a token: where absent, learning rates are as they are given, and there can be no pipeline."""
 
     def keep(self, layers: range) -> None:
         """Forget all other layers, and what comes before the first or after the last: be a stage of a pipeline.

@@ -1,5 +1,6 @@
 """A single-device model on many ranks, in one readable place."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -8,15 +9,27 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from hyperslab.model.transformer import SpaceTimeModel
+from hyperslab.parallel.config import Schedule
 from hyperslab.parallel.mesh import Mesh
+from hyperslab.parallel.passes import Passes, Pipeline
+from hyperslab.parallel.stages import split_layers
 from hyperslab.parallel.team import share_out
 
 Precision = Literal["fp32", "bf16"]
 
 
-def apply(model: nn.Module, mesh: Mesh, precision: Precision, *, compiled: bool = False) -> nn.Module:
-    """Share the model out over the mesh.
+def apply(
+    model: nn.Module,
+    mesh: Mesh,
+    precision: Precision,
+    *,
+    compiled: bool = False,
+    costs: Sequence[float] = (),
+    schedule: Schedule = "1f1b",
+) -> Passes:
+    """Share the model out over the mesh; what passes samples through it.
 
+    0. Layers over `pipeline`: what a stage does not hold is not worked on further.
     1. Tokens, features and heads of each block over `domain` and `tensor`: first, since it changes what parameters are.
     2. Each block is compiled, if that is asked for: what gathers its parameters stays outside of the compiled part.
     3. Parameters over `shard` x `domain`, and copied over `replicate`: each block's are gathered just before it
@@ -28,8 +41,17 @@ def apply(model: nn.Module, mesh: Mesh, precision: Precision, *, compiled: bool 
         One that follows `SpaceTimeModel`.
     compiled
         Whether each block is compiled.
+    costs
+        Of each layer, for stages of about the same cost; all the same where empty.
+    schedule
+        Of a pipeline.
     """
-    blocks = cast(SpaceTimeModel, model).blocks
+    stages = mesh.layout.pipeline
+    if stages > 1:
+        own = cast(SpaceTimeModel, model)
+        costs = costs or [1.0] * len(list(own.blocks))
+        own.keep(split_layers(costs, stages)[mesh.group("pipeline").rank()])
+    blocks = [block for block in cast(SpaceTimeModel, model).blocks if any(True for _ in block.parameters())]
     if mesh.layout.domain * mesh.layout.tensor > 1:
         share_out(blocks, mesh)
     products = torch.bfloat16 if precision == "bf16" else None
@@ -40,4 +62,7 @@ def apply(model: nn.Module, mesh: Mesh, precision: Precision, *, compiled: bool 
         fully_shard(block, mesh=mesh.parameters, mp_policy=policy)
     # The root takes and gives float32, and casts inside: the frame that a forecast starts from is not rounded.
     fully_shard(model, mesh=mesh.parameters, mp_policy=replace(policy, cast_forward_inputs=False))
-    return model
+    if stages == 1:
+        return Passes(model, mesh)
+    width = cast(SpaceTimeModel, model).width
+    return Pipeline(model, mesh, width=width, dtype=products or torch.float32, schedule=schedule)

@@ -34,6 +34,9 @@ class TrainSettings(Settings):
     """`deterministic` allows only what gives the same bits each time, slower on GPUs; on CPUs both are the same."""
 
 
+Schedule = Literal["gpipe", "1f1b"]
+
+
 class ParallelSettings(Settings):
     """Layout of the model over the ranks; what is absent follows from the site."""
 
@@ -47,6 +50,12 @@ class ParallelSettings(Settings):
     """Ranks that share the space-time of each sample out."""
     tensor: int = Field(default=1, ge=1)
     """Ranks that share the features and heads of each layer out; best inside a node."""
+    pieces: int | None = Field(default=None, ge=1)
+    """Pieces that the samples of each group of ranks are computed in, one after another; as many as stages where
+    absent. More of them take less memory, and keep the stages of a pipeline busy."""
+    schedule: Schedule = "1f1b"
+    """Of a pipeline: `gpipe` passes all pieces forward, then all backward; `1f1b` each backward as soon as it can, so
+    that no more pieces are held than there are stages."""
 
 
 class CheckpointSettings(Settings):

@@ -27,6 +27,8 @@ class Layout:
     """Ranks that share the space-time of a sample out, and parameters as those of `shard` do."""
     tensor: int = 1
     """Ranks that share the features and heads of a layer out, and between layers the tokens of their part."""
+    pieces: int = 1
+    """Pieces that the samples of a group are computed in, one after another; no axis."""
 
     @property
     def num_ranks(self) -> int:
@@ -36,7 +38,7 @@ class Layout:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Sizes in the order of `AXES`."""
-        return tuple(asdict(self).values())
+        return tuple(getattr(self, name) for name in AXES)
 
     @property
     def data(self) -> int:
@@ -59,6 +61,11 @@ class Layout:
         """Places in the global batch that a rank computes, maybe together with others."""
         each = batch // self.data
         return range(self.data_rank(rank) * each, (self.data_rank(rank) + 1) * each)
+
+    def pieces_of(self, rank: int, batch: int) -> list[range]:
+        """The same, piece by piece."""
+        own = self.slots(rank, batch)
+        return [own[start : start + len(own) // self.pieces] for start in range(0, len(own), len(own) // self.pieces)]
 
     def part(self, rank: int) -> Part:
         """Which of a sample's tokens a rank holds between layers."""
@@ -104,18 +111,30 @@ def make_layout(settings: ParallelSettings, site_ranks: int, batch: int) -> Layo
         shard=ranks // others,
         domain=settings.domain,
         tensor=settings.tensor,
+        pieces=settings.pieces or settings.pipeline,
     )
-    if batch % layout.data:
-        nearest = max(1, round(batch / layout.data)) * layout.data
+    if layout.pieces < layout.pipeline:
         raise UserError(
-            f"train.batch: must be a multiple of replicate {layout.replicate} x shard {layout.shard} = {layout.data} "
-            f"groups of ranks, got {batch}; try {nearest}"
+            f"parallel.pieces: found {layout.pieces} for a pipeline of {layout.pipeline} stages, which would wait for "
+            "one another; give at least as many as stages"
+        )
+    smallest = layout.data * layout.pieces
+    if batch % smallest:
+        nearest = max(1, round(batch / smallest)) * smallest
+        raise UserError(
+            f"train.batch: must be a multiple of replicate {layout.replicate} x shard {layout.shard} x pieces "
+            f"{layout.pieces} = {smallest}, got {batch}; try {nearest}"
         )
     return layout
 
 
-def check_model(layout: Layout, settings: ModelSettings) -> None:
+def check_model(layout: Layout, settings: ModelSettings, rollout: int = 1) -> None:
     """Refuse a layout that a model cannot have.
+
+    Parameters
+    ----------
+    rollout
+        Forecasts that are made one from another, at most.
 
     Raises
     ------
@@ -132,6 +151,11 @@ def check_model(layout: Layout, settings: ModelSettings) -> None:
     if hidden % layout.tensor:
         raise UserError(
             f"parallel.tensor: must divide the {hidden} features of the feed-forward layer, got {layout.tensor}"
+        )
+    if layout.pipeline > 1 and rollout > 1:
+        raise UserError(
+            f"parallel.pipeline: found {layout.pipeline} with objective.rollout {rollout}; each forecast of a roll-out "
+            "would wait for all stages: use other axes"
         )
     if layout.pipeline > settings.depth:
         raise UserError(

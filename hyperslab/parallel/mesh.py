@@ -19,6 +19,8 @@ class Mesh:
     """Ranks that parameters are shared out over; where there are copies, these first."""
     team: dist.ProcessGroup
     """Ranks that share samples with this one: those of its `domain` and `tensor`."""
+    stage: dist.ProcessGroup
+    """Ranks that hold the same layers as this one: all but those along `pipeline`."""
 
     @property
     def device(self) -> torch.device:
@@ -39,4 +41,5 @@ def make_mesh(layout: Layout, device: str) -> Mesh:
     team = whole["domain", "tensor"]._flatten("team")
     # A mesh of one axis shards, a mesh of two replicates over the first and shards over the second.
     parameters = whole["replicate", "shard_domain"] if layout.replicate > 1 else shards
-    return Mesh(layout=layout, whole=whole, parameters=parameters, team=team.get_group())
+    stage = whole["replicate", "shard", "domain", "tensor"]._flatten("stage")
+    return Mesh(layout=layout, whole=whole, parameters=parameters, team=team.get_group(), stage=stage.get_group())

@@ -3,12 +3,12 @@
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self, TypeVar
 
 import torch
-from torch import nn
+import torch.distributed as dist
 
 from hyperslab.data.ahead import Reading
 from hyperslab.data.frames import Windows
@@ -18,7 +18,7 @@ from hyperslab.data.store import Store
 from hyperslab.data.tiles import Tile
 from hyperslab.model.config import MaskSettings
 from hyperslab.model.fields import Field, FieldSample
-from hyperslab.model.hits import Cloud, HitSample, group_hits, part_of
+from hyperslab.model.hits import Cloud, HitSample, group_hits, padded, part_of
 from hyperslab.model.lattice import Lattice, make_lattice
 from hyperslab.model.masking import generator_of, hide, kept_layers
 from hyperslab.model.objectives import area_weights, forecast_loss, hit_loss, reconstruction_loss, roll_out
@@ -27,6 +27,8 @@ from hyperslab.model.transformer import Predictions
 from hyperslab.parallel.team import ALONE, Team
 
 AnySample = TypeVar("AnySample", FieldSample, HitSample)
+Model = Callable[..., Predictions]
+"""A `SpaceTimeModel`, or one that is given more beside the name of an archive and samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +94,28 @@ class Task(ABC):
         """What reads windows as batches."""
 
     @abstractmethod
-    def loss(self, model: nn.Module, batch: Any, draws: Draws, device: torch.device) -> torch.Tensor:
-        """The part that this rank has in the mean over the batch's samples of what training minimises; a scalar.
+    def sample(self, batch: Any, draws: Draws) -> Any:
+        """What the model is given of a batch, before `align`."""
+
+    def align(self, samples: Sequence[Any]) -> list[Any]:
+        """The samples of a step's pieces, all of one shape on all ranks; each a part where the team shares them out."""
+        return list(samples)
+
+    @abstractmethod
+    def tokens_shape(self, sample: Any) -> tuple[int, int]:
+        """Samples and tokens that pass from layer to layer."""
+
+    @abstractmethod
+    def loss_of(self, model: Model, batch: Any, sample: Any) -> torch.Tensor:
+        """The part that this rank has in the mean over the samples of what training minimises; a scalar.
 
         The parts of the ranks of a team add up to what a rank that has whole samples computes.
         """
+
+    def loss(self, model: Model, batch: Any, draws: Draws, device: torch.device) -> torch.Tensor:
+        """The same of a batch by itself."""
+        (sample,) = self.align([self.sample(batch, draws)])
+        return self.loss_of(model, batch, moved(sample, device))
 
     @abstractmethod
     def for_team(self, part: Part, team: Team) -> Self:
@@ -178,14 +197,18 @@ class FieldTask(Task):
             kept_LB=draws.kept(),
         )
 
-    def loss(self, model: nn.Module, batch: Batch, draws: Draws, device: torch.device) -> torch.Tensor:
-        """As `Task.loss`."""
+    def tokens_shape(self, sample: FieldSample) -> tuple[int, int]:
+        """As `Task.tokens_shape`."""
+        return len(sample.inputs_BTCS), self.field.part.length(len(self.lattice))
+
+    def loss_of(self, model: Model, batch: Batch, sample: FieldSample) -> torch.Tensor:
+        """As `Task.loss_of`."""
+        device = sample.inputs_BTCS.device
         objective, weights = self.field.objective, self.weights().to(device)
         points = len(self.store.channels) * math.prod(self.field.patches.sizes[1:])
         # A point without a token is not forecast, and one whose token another rank holds is forecast there.
         owned = 1.0 if self.field.owned is None else self.field.owned.to(device)
-        sample = moved(self.sample(batch, draws), device)
-        lead = draws.lead(objective.leads)
+        lead = int(sample.lead_B[0])
         losses: list[torch.Tensor] = []
         first: Predictions = {}
         if objective.forecasts:
@@ -236,11 +259,25 @@ class HitTask(Task):
         lattices = [make_lattice((1, count), (False, False)) for count in counts]
         for row, marks in enumerate(draws.hidden(self.cloud.objective.mask, lattices)):
             hidden[row, : len(marks)] = marks
-        return part_of(replace(grouped, hidden_BN=hidden, kept_LB=draws.kept()), self.cloud.part)
+        return replace(grouped, hidden_BN=hidden, kept_LB=draws.kept())
 
-    def loss(self, model: nn.Module, batch: PointBatch, draws: Draws, device: torch.device) -> torch.Tensor:
-        """As `Task.loss`."""
-        sample = moved(self.sample(batch, draws), device)
+    def align(self, samples: Sequence[HitSample]) -> list[HitSample]:
+        """As `Task.align`: padded to the most tokens of any, whatever rank has it, and cut.
+
+        Patterns of attention follow from the number of tokens: it must not depend on which samples a rank has.
+        """
+        most = torch.tensor(max(sample.count for sample in samples))
+        if dist.is_initialized():
+            dist.all_reduce(most, dist.ReduceOp.MAX)
+        return [part_of(padded(sample, int(most)), self.cloud.part) for sample in samples]
+
+    def tokens_shape(self, sample: HitSample) -> tuple[int, int]:
+        """As `Task.tokens_shape`."""
+        return len(sample.valid_BN), self.cloud.part.length(sample.count)
+
+    def loss_of(self, model: Model, batch: PointBatch, sample: HitSample) -> torch.Tensor:
+        """As `Task.loss_of`."""
+        del batch
         predictions = model(self.name, sample)
         return hit_loss(predictions["occupancy"], predictions["feature"], sample, self.team.sum)
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,7 +28,8 @@ from hyperslab.parallel.config import CheckpointSettings, TrainSettings
 from hyperslab.parallel.layout import Layout
 from hyperslab.parallel.lost import Place, naming
 from hyperslab.parallel.mesh import Mesh
-from hyperslab.parallel.tasks import Draws, Task
+from hyperslab.parallel.passes import Passes, Piece
+from hyperslab.parallel.tasks import Draws, Task, moved
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +48,11 @@ class Metrics(Protocol):
 class Run:
     """All that a rank needs to train."""
 
-    model: nn.Module
     settings: ModelSettings
     tasks: tuple[Task, ...]
     """What is learned from each archive."""
     reading: Reading
-    mesh: Mesh
+    passes: Passes
     train: TrainSettings
     checkpoints: CheckpointSettings
     checkpoint_dir: Path
@@ -65,6 +64,24 @@ class Run:
     def layout(self) -> Layout:
         """How ranks share the work."""
         return self.mesh.layout
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, or this rank's stage of it."""
+        return self.passes.model
+
+    @property
+    def mesh(self) -> Mesh:
+        """The ranks."""
+        return self.passes.mesh
+
+    def pieces(self, task: Task, batches: list[Any], draws: list[Draws]) -> list[Piece]:
+        """What passes through the model of a step's batches."""
+        samples = task.align([task.sample(batch, own) for batch, own in zip(batches, draws, strict=True)])
+        return [
+            Piece(task=task, batch=batch, sample=moved(sample, self.device))
+            for batch, sample in zip(batches, samples, strict=True)
+        ]
 
     @property
     def data_digest(self) -> str:
@@ -111,21 +128,22 @@ def _train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool], place
     loaders = [task.loader(own, run.reading) for task, own in zip(run.tasks, windows, strict=True)]
     start, in_a_row = _restore(run, optimizer, order)
     step = start
-    slots = run.layout.slots(dist.get_rank(), run.train.batch)
+    slots = run.layout.pieces_of(dist.get_rank(), run.train.batch)
     batches = mixed(loaders, order, start, run.train.steps, slots)
     meter, stop = _Meter(start), False
     while step < run.train.steps and not stop:
-        number, batch = meter.wait(batches)
+        drawn = meter.wait(batches, len(slots))
+        number = drawn[0][0]
         rate = learning_rate(run.train, step)
         place.at(step + 1, "forward and backward")
         if set_probing(run.model, run.settings, step):
-            _average(influences(run.model))
+            _average(run, influences(run.model))
             settle(run.model)
-        numbers = range(step * run.train.batch + slots.start, step * run.train.batch + slots.stop)
-        draws = run.draws(step, numbers, training=True)
+        first = step * run.train.batch
+        draws = [run.draws(step, range(first + own.start, first + own.stop), training=True) for own in slots]
         began = busy_seconds()
-        loss_of = partial(run.tasks[number].loss, run.model, batch, draws, run.device)
-        loss, norm = _gradients(run, optimizer, loss_of, rate, place)
+        pieces = run.pieces(run.tasks[number], [batch for _, batch in drawn], draws)
+        loss, norm = _gradients(run, optimizer, pieces, rate, place)
         # A core's time says nothing about the work of an accelerator.
         busy = busy_seconds() - began if run.device.type == "cpu" else 0.0
         step += 1
@@ -166,11 +184,11 @@ class _Meter:
         self.slowest = self.mean = 0.0
         """Seconds computed since the last reading: by the slowest rank of each step, and by all in the mean."""
 
-    def wait(self, batches: Iterator[tuple[int, Any]]) -> tuple[int, Any]:
+    def wait(self, batches: Iterator[tuple[int, Any]], pieces: int) -> list[tuple[int, Any]]:
         asked = time.perf_counter()
-        batch = next(batches)
+        drawn = [next(batches) for _ in range(pieces)]
         self.latest = time.perf_counter() - asked
-        return batch
+        return drawn
 
     def add(self, shared: SharedStep) -> None:
         self.waited += shared.waited
@@ -226,11 +244,11 @@ def _compute_alike() -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def _average(tensors: list[torch.Tensor]) -> None:
-    """Make tensors of every rank their mean over all ranks."""
+def _average(run: Run, tensors: list[torch.Tensor]) -> None:
+    """Make tensors of every rank their mean over all ranks that hold the same layers."""
     for tensor in tensors:
-        dist.all_reduce(tensor)
-        tensor /= dist.get_world_size()
+        dist.all_reduce(tensor, group=run.mesh.stage)
+        tensor /= run.mesh.stage.size()
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
@@ -275,8 +293,8 @@ def _validation_loss(run: Run, task: Task) -> float:
     total = torch.zeros((), dtype=torch.float64, device=run.device)
     loader = task.loader(windows, run.reading)
     for place, batch in zip(own, loader.in_order([numbers[i % count] for i in own], 1), strict=True):
-        draws = run.draws(place, [numbers[place % count]], training=False)
-        total += task.loss(run.model, batch, draws, run.device).double() * (place < count)
+        (piece,) = run.pieces(task, [batch], [run.draws(place, [numbers[place % count]], training=False)])
+        total += run.passes.judge(piece).double() * (place < count)
     dist.all_reduce(total)
     return float(total) / count
 
@@ -285,31 +303,32 @@ def _attention_errors(run: Run) -> dict[str, float]:
     """What attention of each layer misses of exact attention, on one validation window of the first archive."""
     task = run.tasks[0]
     (batch,) = task.loader(task.windows("validation"), run.reading).in_order([0], 1)
-    draws = run.draws(0, [0], training=False)
-    errors = attention_errors(run.model, task.lattice, lambda: task.loss(run.model, batch, draws, run.device))
+    (piece,) = run.pieces(task, [batch], [run.draws(0, [0], training=False)])
+    errors = attention_errors(run.model, task.lattice, lambda: run.passes.judge(piece))
     means = torch.tensor(list(errors.values()), dtype=torch.float64, device=run.device)
-    _average([means])  # where ranks share heads out, each has seen some
-    return {f"attention/{name}": value for name, value in zip(errors, means.tolist(), strict=True)}
+    _average(run, [means])  # where ranks share heads out, each has seen some
+    own = {f"attention/{name}": value for name, value in zip(errors, means.tolist(), strict=True)}
+    of_stages: list[dict[str, float]] = [{} for _ in range(run.layout.pipeline)]
+    dist.all_gather_object(of_stages, own, group=run.mesh.group("pipeline"))
+    return {name: value for found in of_stages for name, value in found.items()}
 
 
 def _gradients(
-    run: Run, optimizer: torch.optim.Optimizer, loss_of: Callable[[], torch.Tensor], rate: float, place: Place
+    run: Run, optimizer: torch.optim.Optimizer, pieces: list[Piece], rate: float, place: Place
 ) -> tuple[float, float]:
     """The loss of this rank's samples, and the norm of the gradient of all; the optimizer can take its step then."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["scale"]
-    loss = loss_of()
     optimizer.zero_grad(set_to_none=True)
-    # What shares parameters out takes the mean of gradients, and the parts of a sample are to be summed.
-    torch.autograd.backward(loss * run.layout.domain)
+    loss = run.passes.train(pieces)
     place.doing = "gradient norm"
     gradients.complete(run.model.parameters(), run.mesh)
-    return float(loss.detach()), gradients.clip(run.model.parameters(), run.mesh, run.train.clip_norm)
+    return float(loss), gradients.clip(run.model.parameters(), run.mesh, run.train.clip_norm)
 
 
 def _save(run: Run, optimizer: torch.optim.Optimizer, order: Order, step: int, in_a_row: int) -> None:
     # What each rank has measured itself would be lost but for one rank's.
-    _average(influences(run.model))
+    _average(run, influences(run.model))
     progress = catalog.Progress(
         step=step, store_digest=run.data_digest, order_digest=order.digest(step), skipped_in_a_row=in_a_row
     )

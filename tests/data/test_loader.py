@@ -415,8 +415,8 @@ def test_an_order_of_other_windows_is_refused(opened: Store) -> None:
         other.training(Order(seed=0, batch=2, windows=(train,)), 0, 5, range(2))
     # The right loaders, in the wrong order.
     with pytest.raises(ValueError, match=message):
-        mixed([other, loader], both, 0, 5, range(2))
-    assert len(list(mixed([loader, other], both, 0, 5, range(2)))) == 5
+        mixed([other, loader], both, 0, 5, [range(2)])
+    assert len(list(mixed([loader, other], both, 0, 5, [range(2)]))) == 5
 
 
 def test_runs_that_take_other_frames_of_equal_windows_are_told_apart(opened: Store) -> None:
@@ -469,7 +469,7 @@ def test_stores_of_a_mixture_share_the_allowance(opened: Store) -> None:
     windows, before = windows_of(opened, "train", sampling), buffers.held_bytes
     loaders = [Loader(opened, windows, sampling, reading=Reading(memory_bytes=1)) for _ in range(8)]
     order = Order(seed=0, batch=4, windows=(windows,) * 8, weights=(1.0,) * 8)
-    for _, batch in mixed(loaders, order, 0, 60, range(4)):
+    for _, batch in mixed(loaders, order, 0, 60, [range(4)]):
         assert batch.inputs.shape[0] == 4
     # 4 samples of 2 frames of 2 channels on 3 x 4 points: 768 bytes. In use, handed over and ahead are three of them.
     assert buffers.held_bytes - before <= 3 * 768

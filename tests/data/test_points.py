@@ -161,7 +161,7 @@ def test_a_mixture_reads_each_step_from_the_store_of_its_turn(store: Store, fini
     pair = Sampling(history=1, lead=1)
     loaders: list[WindowLoader[Any]] = [loader_of(store), Loader(dense, windows_of(dense, "train", pair), pair)]
     order = Order(seed=0, batch=2, windows=tuple(loader.windows for loader in loaders), weights=(1.0, 2.0))
-    found = list(mixed(loaders, order, 5, 25, range(2)))
+    found = list(mixed(loaders, order, 5, 25, [range(2)]))
     assert [number for number, _ in found] == [order.turn(step)[0] for step in range(5, 25)]
     assert {number for number, _ in found} == {0, 1}
     for step, (number, batch) in zip(range(5, 25), found, strict=True):

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,9 @@ def test_slots_of_the_second_of_two_by_two_ranks():
         (ParallelSettings(), 4, Layout(shard=4)),
         (ParallelSettings(replicate=2), 8, Layout(replicate=2, shard=4)),
         (ParallelSettings(domain=2, tensor=2), 8, Layout(shard=2, domain=2, tensor=2)),
+        # As many pieces as stages, unless more are asked for.
+        (ParallelSettings(pipeline=2), 4, Layout(pipeline=2, shard=2, pieces=2)),
+        (ParallelSettings(pipeline=2, pieces=4), 4, Layout(pipeline=2, shard=2, pieces=4)),
         # What the campaign says goes before what the site has.
         (ParallelSettings(ranks=2, replicate=2), 8, Layout(replicate=2)),
     ],
@@ -85,9 +89,30 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused_with_one_they_can(batch,
         make_layout(ParallelSettings(), ranks, batch)
 
     assert str(error.value) == (
-        f"train.batch: must be a multiple of replicate 1 x shard {ranks} = {ranks} groups of ranks, got {batch}; "
-        f"try {advice}"
+        f"train.batch: must be a multiple of replicate 1 x shard {ranks} x pieces 1 = {ranks}, got {batch}; try "
+        f"{advice}"
     )
+
+
+@given(layout=LAYOUTS, pieces=st.integers(1, 3), each=st.integers(1, 3))
+def test_pieces_are_the_places_of_a_rank_in_their_order(layout, pieces, each):
+    layout = replace(layout, pieces=pieces)
+    batch = layout.data * pieces * each
+
+    for rank in range(layout.num_ranks):
+        own = layout.pieces_of(rank, batch)
+        assert [len(piece) for piece in own] == [each] * pieces
+        assert [place for piece in own for place in piece] == list(layout.slots(rank, batch))
+
+
+def test_fewer_pieces_than_stages_are_refused():
+    with pytest.raises(UserError, match=r"parallel.pieces: found 2 for a pipeline of 4 stages"):
+        make_layout(ParallelSettings(pipeline=4, pieces=2), 4, 8)
+
+
+def test_a_pipeline_rolls_no_forecasts_out():
+    with pytest.raises(UserError, match=r"parallel.pipeline: found 2 with objective.rollout 3"):
+        check_model(Layout(pipeline=2), ModelSettings(width=32, depth=2, heads=4), rollout=3)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +134,7 @@ def test_a_layout_that_a_model_can_have_is_accepted():
 
 def test_a_layout_in_json_names_its_axes():
     assert Layout(replicate=2, shard=3).to_json() == {
-        "pipeline": 1, "replicate": 2, "shard": 3, "domain": 1, "tensor": 1
+        "pipeline": 1, "replicate": 2, "shard": 3, "domain": 1, "tensor": 1, "pieces": 1
     }  # fmt: skip
 
 

@@ -11,15 +11,15 @@ from tests.parallel.ranks import on_ranks
 from tests.parallel.training import Outcome, Task, assert_same_weights, make_hits, make_store, make_volumes, train_task
 
 STORES = {"winds": make_store(), "volumes": make_volumes(), "hits": make_hits()}
-SETTINGS: dict[str, Any] = {"width": 32, "depth": 2, "heads": 8, "patch": 2, "history": 2}
+SETTINGS: dict[str, Any] = {"width": 32, "depth": 4, "heads": 8, "patch": 2, "history": 2}
 TRAIN = {"steps": 10, "batch": 4, "validate_every": 5, "learning_rate": 1e-3}
-AXES = [{"replicate": 2}, {"shard": 2}, {"domain": 2}, {"tensor": 2}]
+AXES = [{"pipeline": 2}, {"replicate": 2}, {"shard": 2}, {"domain": 2}, {"tensor": 2}]
 ALONE = [{name: size} for axis in AXES for name in axis for size in (2, 4)]
 PAIRS = [one | other for number, one in enumerate(AXES) for other in AXES[:number]]
 TRIPLES = [
-    {"replicate": 2, "shard": 2, "tensor": 2},
+    {"pipeline": 2, "shard": 2, "tensor": 2},
     {"replicate": 2, "domain": 2, "tensor": 2},
-    {"shard": 2, "domain": 2, "tensor": 2},
+    {"pipeline": 2, "shard": 2, "domain": 2},
 ]
 KINDS: list[Any] = [
     {"kind": "window", "window": 4},
@@ -38,7 +38,7 @@ def one_device() -> dict[str, Outcome]:
     return {}
 
 
-def run(store: str, attention: Any, layout: Layout, folder: Path) -> list[Outcome]:
+def run(store: str, attention: Any, layout: Layout, folder: Path, schedule: Any = "1f1b") -> list[Outcome]:
     task = Task(
         store=STORES[store],
         checkpoint_dir=folder,
@@ -46,8 +46,13 @@ def run(store: str, attention: Any, layout: Layout, folder: Path) -> list[Outcom
         model=ModelSettings.model_validate(SETTINGS | {"attention": attention}),
         objectives=(ObjectiveSettings(kind="both"),),
         train=TRAIN,
+        schedule=schedule,
     )
     return on_ranks(layout.num_ranks, train_task, task)
+
+
+def layout_of(axes: dict[str, int]) -> Layout:
+    return Layout(**({"pieces": axes.get("pipeline", 1)} | axes))
 
 
 def assert_parity(known: dict[str, Outcome], store: str, attention: Any, axes: dict[str, int], folder: Path) -> None:
@@ -56,26 +61,50 @@ def assert_parity(known: dict[str, Outcome], store: str, attention: Any, axes: d
     if name not in known:
         (known[name],) = run(store, attention, Layout(), folder / "one")
     one = known[name]
+    layout = layout_of(axes)
     # Landmarks' matrix is inverted step by step, which makes what is rounded differently grow.
     far = 1e-4 if "nystrom" in str(attention) else 1e-5
-    for outcome in run(store, attention, Layout(**axes), folder / "many"):
+    outcomes = run(store, attention, layout, folder / "many")
+    for outcome in outcomes:
         for number in ("train/loss", "train/gradient_norm", "validation/loss"):
             assert outcome.numbers(number) == pytest.approx(one.numbers(number), rel=1e-5), number
-        assert_same_weights(outcome.weights, one.weights, far)
+    for data_rank in range(layout.data):
+        # The stages of a pipeline hold the weights between them.
+        own = [outcome for rank, outcome in enumerate(outcomes) if layout.data_rank(rank) == data_rank]
+        assert_same_weights({name: weight for each in own for name, weight in each.weights.items()}, one.weights, far)
 
 
-@pytest.mark.parametrize("axes", ALONE + PAIRS + TRIPLES, ids=lambda axes: str(Layout(**axes)))
+@pytest.mark.parametrize("axes", ALONE + PAIRS + TRIPLES, ids=lambda axes: str(layout_of(axes)))
 def test_a_layout_computes_what_one_device_computes(one_device, tmp_path, axes):
     assert_parity(one_device, "winds", "dense", axes, tmp_path)
 
 
-@pytest.mark.parametrize("axes", [{"domain": 4}, {"tensor": 4}], ids=lambda axes: str(Layout(**axes)))
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_schedules_of_a_pipeline_compute_the_same(one_device, tmp_path, schedule):
+    axes = {"pipeline": 2, "pieces": 4}
+    (one,) = run("winds", "dense", Layout(), tmp_path / "one")
+
+    for outcome in run("winds", "dense", Layout(**axes), tmp_path / schedule, schedule):
+        assert outcome.losses == pytest.approx(one.losses, rel=1e-5)
+
+
+def test_a_batch_in_pieces_computes_what_it_does_at_once(one_device, tmp_path):
+    assert_parity(one_device, "winds", "dense", {"shard": 2, "pieces": 2}, tmp_path)
+
+
+def test_stages_of_a_pipeline_choose_patterns_by_what_their_own_layers_measured(one_device, tmp_path):
+    assert_parity(one_device, "winds", KINDS[3], {"pipeline": 2, "shard": 2}, tmp_path)
+
+
+@pytest.mark.parametrize("axes", [{"domain": 4}, {"tensor": 4}], ids=lambda axes: str(layout_of(axes)))
 @pytest.mark.parametrize("attention", KINDS, ids=str)
 def test_kinds_of_attention_do_so_in_parts(one_device, tmp_path, attention, axes):
     assert_parity(one_device, "winds", attention, axes, tmp_path)
 
 
-@pytest.mark.parametrize("axes", [{"domain": 4}, {"domain": 2, "tensor": 2}], ids=lambda axes: str(Layout(**axes)))
+@pytest.mark.parametrize(
+    "axes", [{"domain": 4}, {"domain": 2, "tensor": 2}, {"pipeline": 2}], ids=lambda axes: str(layout_of(axes))
+)
 @pytest.mark.parametrize("store", ["volumes", "hits"])
 def test_samples_of_other_sciences_do_so_in_parts(one_device, tmp_path, store, axes):
     assert_parity(one_device, store, "dense", axes, tmp_path)

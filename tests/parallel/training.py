@@ -24,7 +24,7 @@ from hyperslab.model.hits import Cloud
 from hyperslab.model.positions import Axis
 from hyperslab.model.transformer import SpaceTimeTransformer
 from hyperslab.parallel.apply import Precision, apply
-from hyperslab.parallel.config import CheckpointSettings, TrainSettings
+from hyperslab.parallel.config import CheckpointSettings, Schedule, TrainSettings
 from hyperslab.parallel.layout import Layout
 from hyperslab.parallel.mesh import make_mesh
 from hyperslab.parallel.tasks import Draws, FieldTask, HitTask
@@ -215,6 +215,7 @@ class Task:
     objectives: tuple[ObjectiveSettings, ...] = (ObjectiveSettings(),)
     """What is learned; more than one as if each were of an archive of its own."""
     precision: Precision = "fp32"
+    schedule: Schedule = "1f1b"
     every: int = 100
     log_every: int = 1
     stop_at: int | None = None
@@ -265,11 +266,10 @@ def make_run(task: Task) -> Run:
     tasks = tuple(own.for_team(part, team) for own in whole)
     model = make_model(task.store, settings.seed, task.model, tasks)
     return Run(
-        model=apply(model, mesh, task.precision),
+        passes=apply(model, mesh, task.precision, schedule=task.schedule),
         settings=task.model,
         tasks=tasks,
         reading=Reading(),
-        mesh=mesh,
         train=settings,
         checkpoints=CheckpointSettings(every=task.every),
         checkpoint_dir=task.checkpoint_dir,

@@ -33,7 +33,7 @@ def test_a_split_too_short_for_a_window_is_refused_before_anything_is_written(tm
 
 def test_a_batch_that_the_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"train\.batch: must be a multiple of replicate 1 x shard 2 = 2 groups of ranks, got 3; try 4"
+        UserError, match=r"train\.batch: must be a multiple of replicate 1 x shard 2 x pieces 1 = 2, got 3; try 4"
     ):
         plan_of(tmp_path, train={"batch": 3})
 

@@ -60,7 +60,8 @@ def make_plan(campaign: Campaign, site: Site, recipe: Recipe | None = None) -> P
     """
     layout = make_layout(campaign.parallel, site.ranks_per_node, campaign.train.batch)
     if campaign.model.module is None:
-        check_model(layout, campaign.model)
+        rollout = max(archive.objective.rollout for archive in archives_of(campaign))
+        check_model(layout, campaign.model, rollout)
     recipe = recipe or plan_store(campaign, site)
     index = recipe.index
     main, *others = archives_of(campaign)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hyperslab.data.ahead import Reading
+from hyperslab.model.flops import cells_of, layer_flops
 from hyperslab.model.transformer import Stream, make_model
 from hyperslab.parallel.apply import apply
 from hyperslab.parallel.launch import StopRequest, run_rank, start_ranks, under_torchrun
@@ -67,11 +68,17 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
     model = build_model(campaign, tasks).to(device)
     compiled = campaign.model.compile == "blocks"
     run = Run(
-        model=apply(model, mesh, site.precision, compiled=compiled),
+        passes=apply(
+            model,
+            mesh,
+            site.precision,
+            compiled=compiled,
+            costs=_costs(campaign, tasks),
+            schedule=campaign.parallel.schedule,
+        ),
         settings=campaign.model,
         tasks=tasks,
         reading=reading(site),
-        mesh=mesh,
         train=campaign.train,
         checkpoints=campaign.checkpoint,
         checkpoint_dir=directory.checkpoints,
@@ -94,6 +101,17 @@ def build_model(campaign: Campaign, tasks: Sequence[Task]) -> nn.Module:
         streams[task.name] = task.field if isinstance(task, FieldTask) else task.cloud
     torch.manual_seed(campaign.train.seed)
     return make_model(campaign.model, streams)
+
+
+def _costs(campaign: Campaign, tasks: Sequence[Task]) -> list[float]:
+    """Operations of each layer, in the mean over archives."""
+    settings = campaign.model
+    fields = [task.field for task in tasks if isinstance(task, FieldTask)]
+    if settings.module is not None or not fields:
+        return []
+    return [
+        sum(layer_flops(settings, layer, cells_of(field)).total for field in fields) for layer in range(settings.depth)
+    ]
 
 
 def reading(site: Site) -> Reading:
