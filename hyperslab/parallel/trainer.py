@@ -24,6 +24,7 @@ from hyperslab.model.scaling import parameter_groups
 from hyperslab.parallel import catalog, checkpoint
 from hyperslab.parallel.config import CheckpointSettings, TrainSettings
 from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.saver import Saver
 from hyperslab.parallel.tasks import Draws, Task
 
 FINAL_LEARNING_RATE = 0.01
@@ -81,6 +82,11 @@ def train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool]) -> int
     UserError
         When the data are not those of the checkpoint, or a checkpoint cannot be written or read.
     """
+    with Saver(run.checkpoint_dir, run.checkpoints.keep) as saver:
+        return _train(run, metrics, stop_requested, saver)
+
+
+def _train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool], saver: Saver) -> int:
     optimizer = make_optimizer(run.model, run.train)
     windows = tuple(task.windows("train") for task in run.tasks)
     weights = tuple(task.weight for task in run.tasks)
@@ -112,7 +118,7 @@ def train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool]) -> int
         if step % run.train.validate_every == 0 or last:
             metrics.log(step, validate(run, step))
         if step % run.checkpoints.every == 0 or last or stop:
-            _save(run, optimizer, order, step)
+            _save(run, saver, optimizer, order, step)
     batches.close()
     return step
 
@@ -244,16 +250,16 @@ def _step(
     return float(loss.detach()), float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
-def _save(run: Run, optimizer: torch.optim.Optimizer, order: Order, step: int) -> None:
+def _save(run: Run, saver: Saver, optimizer: torch.optim.Optimizer, order: Order, step: int) -> None:
     # What each rank has measured itself would be lost but for one rank's.
     _average(influences(run.model))
     progress = catalog.Progress(step=step, store_digest=run.data_digest, order_digest=order.digest(step))
-    checkpoint.save(run.checkpoint_dir, run.model, optimizer, progress, run.checkpoints.keep)
+    saver.save(run.model, optimizer, progress)
 
 
 def _restore(run: Run, optimizer: torch.optim.Optimizer, order: Order) -> int:
-    """Load the latest checkpoint, if there is any, and return the steps done."""
-    path = catalog.latest(run.checkpoint_dir)
+    """Load the latest checkpoint that is whole, if there is any, and return the steps done."""
+    path = checkpoint.choose(run.checkpoint_dir)
     if path is None:
         return 0
     progress = catalog.read_progress(path)

@@ -15,7 +15,7 @@ from hyperslab.data.order import sample_at
 from hyperslab.data.store import Store
 from hyperslab.errors import UserError
 from hyperslab.model.transformer import SpaceTimeTransformer
-from hyperslab.parallel import trainer
+from hyperslab.parallel import catalog, trainer
 from hyperslab.parallel.config import TrainSettings
 from hyperslab.parallel.layout import Layout
 from hyperslab.parallel.trainer import learning_rate, make_optimizer, validate
@@ -183,6 +183,22 @@ def test_a_finished_run_trains_no_further(store, two_ranks, two_ranks_dir):
         assert (outcome.step, outcome.log) == (5, [])
         assert_identical(outcome, reference)
     assert [path.name for path in two_ranks_dir.iterdir()] == ["step-00000005"]
+
+
+def test_a_run_whose_latest_checkpoint_is_damaged_goes_on_from_the_one_before(store, tmp_path, two_ranks, capfd):
+    task = Task(store=store, checkpoint_dir=tmp_path, layout=SHARDED, every=2)
+    on_ranks(2, train_task, task)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000005"]
+    (tmp_path / "step-00000005" / "__1_0.distcp").write_bytes(b"damaged")
+
+    resumed = on_ranks(2, train_task, task)
+
+    for outcome, reference in zip(resumed, two_ranks, strict=True):
+        assert list(outcome.losses) == [5]
+        assert_identical(outcome, reference)
+    assert "step-00000005 is passed over, and step-00000004 is taken" in capfd.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000005"]
+    assert catalog.damage_of(tmp_path / "step-00000005") is None
 
 
 def refusal(task: Task) -> str:
