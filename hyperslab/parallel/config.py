@@ -28,6 +28,9 @@ class TrainSettings(Settings):
     """Steps between two passes over validation windows."""
     validation_windows: int = Field(default=64, ge=1)
     """Windows in such a pass, at most, spread evenly over the validation split."""
+    init_from: str | None = Field(default=None, min_length=1)
+    """A file of `hyperslab export` whose weights training begins with, relative to the campaign file; drawn by
+    chance where absent."""
 
 
 class ParallelSettings(Settings):

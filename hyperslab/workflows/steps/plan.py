@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,6 +60,11 @@ def make_plan(campaign: Campaign, site: Site, recipe: Recipe | None = None) -> P
         When the files, the settings and the site do not fit together.
     """
     layout = make_layout(campaign.parallel, site.ranks_per_node, campaign.train.batch)
+    if recipe is None and campaign.train.init_from is not None:
+        # Before the campaign begins: later it may need the file no more. Whether it fits, the model says once made.
+        from hyperslab.parallel.weights import read_kinds
+
+        read_kinds(Path(campaign.train.init_from))
     recipe = recipe or plan_store(campaign, site)
     index = recipe.index
     main, *others = archives_of(campaign)
