@@ -226,6 +226,7 @@ def test_every_command_that_stands_in_a_sentence_is_known_to_the_command_line() 
         "inspect": ["raw.nc"],
         "verify": ["store"],
         "repair": ["dir"],
+        "export": ["dir", "model.safetensors"],
         "simulate": ["era5", "out"],
         "fetch": ["request.yaml", "out"],
         "resume": ["dir"],

@@ -1,11 +1,12 @@
-"""The checkpoints of a run on disk: which are complete, and where each stands. Needs no torch."""
+"""The checkpoints of a run on disk: which are complete, whether they are whole, where each stands. Needs no torch."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyperslab.data.files import digest_of, read_json
+from hyperslab.data.files import digest_of, file_digest, read_json
 from hyperslab.errors import UserError
 
 PREFIX = "step-"
@@ -26,8 +27,18 @@ class Progress:
     """Latest steps that were skipped because they were not finite."""
 
 
+def place_of(directory: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies once it is complete."""
+    return directory / f"{PREFIX}{step:08d}"
+
+
+def aside(path: Path, what: str) -> Path:
+    """A place beside a checkpoint's own that does not count: of its `draft`, or of it once it is `damaged`."""
+    return path.with_name(f".{path.name}.{what}")
+
+
 def latest(directory: Path) -> Path | None:
-    """The latest complete checkpoint of a run, or None."""
+    """The latest complete checkpoint of a run, or None; its files are not looked at."""
     found = list(finished(directory))
     return found[-1] if found else None
 
@@ -49,18 +60,52 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises
     ------
     UserError
-        When it does not fit its own digest.
+        When it is missing, or does not fit its own digest.
     """
     try:
         manifest = dict(read_json(path / MANIFEST))
         sound = digest_of(manifest["files"]) == manifest["digest"]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         sound = False
     if not sound:
-        raise UserError(f"{path / MANIFEST}: is damaged; remove {path} to go on from the checkpoint before")
+        raise UserError(f"{path / MANIFEST}: is missing or damaged")
     return manifest
 
 
+def entries(directory: Path) -> list[Path]:
+    """All that has the place of a checkpoint, whole or not, oldest first."""
+    found = [path for path in directory.glob(f"{PREFIX}*") if re.fullmatch(PREFIX + r"\d+", path.name)]
+    return sorted(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
+
+
 def finished(directory: Path) -> Iterator[Path]:
-    """Complete checkpoints, oldest first."""
-    yield from sorted(path for path in directory.glob(f"{PREFIX}*") if (path / MANIFEST).exists())
+    """Complete checkpoints, those with a sound manifest, oldest first."""
+    for path in entries(directory):
+        try:
+            read_manifest(path)
+        except UserError:
+            continue
+        yield path
+
+
+def damage_of(path: Path, share: int = 0, num_shares: int = 1) -> str | None:
+    """What is wrong with a checkpoint, or None where all that is looked at is as it was written.
+
+    Parameters
+    ----------
+    share, num_shares
+        Number of the share of the files that is looked at, out of how many: ranks check a checkpoint together.
+    """
+    try:
+        files = read_manifest(path)["files"]
+    except UserError as error:
+        return str(error)
+    for name, digest in list(files.items())[share::num_shares]:
+        try:
+            if file_digest(path / name) != digest:
+                return f"{path / name}: was changed since it was written"
+        except FileNotFoundError:
+            return f"{path / name}: is missing"
+        except OSError as error:
+            return f"{path / name}: cannot be read: {error.strerror}"
+    return None

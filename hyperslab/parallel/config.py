@@ -32,6 +32,9 @@ class TrainSettings(Settings):
     """Steps in a row whose loss or gradient is not finite, after which training stops; each is skipped and named."""
     operations: Literal["fastest", "deterministic"] = "fastest"
     """`deterministic` allows only what gives the same bits each time, slower on GPUs; on CPUs both are the same."""
+    init_from: str | None = Field(default=None, min_length=1)
+    """A file of `hyperslab export` whose weights training begins with, relative to the campaign file; drawn by
+    chance where absent."""
 
 
 Schedule = Literal["gpipe", "1f1b"]

@@ -29,6 +29,7 @@ from hyperslab.parallel.layout import Layout
 from hyperslab.parallel.lost import Place, naming
 from hyperslab.parallel.mesh import Mesh
 from hyperslab.parallel.passes import Passes, Piece
+from hyperslab.parallel.saver import Saver
 from hyperslab.parallel.tasks import Draws, Task, moved
 
 logger = logging.getLogger(__name__)
@@ -114,11 +115,11 @@ def train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool]) -> int
         When another rank has ended or hangs.
     """
     place = Place(rank=dist.get_rank(), step=0, doing="reading the checkpoint")
-    with naming(place):
-        return _train(run, metrics, stop_requested, place)
+    with naming(place), Saver(run.checkpoint_dir, run.checkpoints.keep) as saver:
+        return _train(run, metrics, stop_requested, saver, place)
 
 
-def _train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool], place: Place) -> int:
+def _train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool], saver: Saver, place: Place) -> int:
     if run.train.operations == "deterministic":
         _compute_alike()
     optimizer = make_optimizer(run.model, run.train)
@@ -166,7 +167,7 @@ def _train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool], place
             metrics.log(step, validate(run, step))
         if step % run.checkpoints.every == 0 or last or stop:
             place.at(step, "checkpoint")
-            _save(run, optimizer, order, step, in_a_row)
+            _save(run, saver, optimizer, order, step, in_a_row)
     batches.close()
     return step
 
@@ -326,18 +327,18 @@ def _gradients(
     return float(loss), gradients.clip(run.model.parameters(), run.mesh, run.train.clip_norm)
 
 
-def _save(run: Run, optimizer: torch.optim.Optimizer, order: Order, step: int, in_a_row: int) -> None:
+def _save(run: Run, saver: Saver, optimizer: torch.optim.Optimizer, order: Order, step: int, in_a_row: int) -> None:
     # What each rank has measured itself would be lost but for one rank's.
     _average(run, influences(run.model))
     progress = catalog.Progress(
         step=step, store_digest=run.data_digest, order_digest=order.digest(step), skipped_in_a_row=in_a_row
     )
-    checkpoint.save(run.checkpoint_dir, run.model, optimizer, progress, run.checkpoints.keep)
+    saver.save(run.model, optimizer, progress)
 
 
 def _restore(run: Run, optimizer: torch.optim.Optimizer, order: Order) -> tuple[int, int]:
-    """Load the latest checkpoint, if there is any, and return the steps done, and how many were skipped at its end."""
-    path = catalog.latest(run.checkpoint_dir)
+    """Load the latest checkpoint that is whole; the steps done, and how many were skipped at its end."""
+    path = checkpoint.choose(run.checkpoint_dir)
     if path is None:
         return 0, 0
     progress = catalog.read_progress(path)

@@ -128,7 +128,9 @@ def load_campaign(path: Path, assignments: list[str]) -> Campaign:
         name: other.model_copy(update={"store": absolute(other.store, folder)})
         for name, other in campaign.joint.items()
     }
-    return campaign.model_copy(update={"data": campaign.data.located(folder), "joint": joint})
+    begin = campaign.train.init_from
+    train = campaign.train.model_copy(update={"init_from": begin and absolute(begin, folder)})
+    return campaign.model_copy(update={"data": campaign.data.located(folder), "joint": joint, "train": train})
 
 
 @dataclass(frozen=True, slots=True)

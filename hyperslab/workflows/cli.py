@@ -13,7 +13,7 @@ import typer
 import hyperslab
 from hyperslab.errors import CampaignFailed, Stopped, UserError, disk_error, exit_code
 from hyperslab.site_configs.loader import load_site
-from hyperslab.workflows import archives, bench, stores
+from hyperslab.workflows import archives, bench, exports, stores
 from hyperslab.workflows.campaign import Campaign, CampaignDir, load_campaign
 from hyperslab.workflows.options import (
     Assignments,
@@ -265,7 +265,7 @@ def version() -> None:
 
 
 for command in (
-    stores.stage, stores.verify, stores.repair, archives.inspect, archives.simulate, archives.fetch,
+    stores.stage, stores.verify, stores.repair, archives.inspect, archives.simulate, archives.fetch, exports.export,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(bench.app, name="bench")

@@ -197,6 +197,10 @@ class Driver:
     def evaluate(self, _: object) -> None:
         """Score the trained model on the held-out period."""
         self._run_jobs("evaluate", self._is_evaluated)
+        if steps_done(self.directory) < self.campaign.train.steps:
+            # The last checkpoint turned out to be damaged, and was passed over: its steps are done again.
+            self.pretrain(None)
+            self._run_jobs("evaluate", self._is_evaluated)
 
     def report(self, _: object) -> None:
         """Draw the plots and complete the MLflow run."""

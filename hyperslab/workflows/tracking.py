@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hyperslab.data.files import read_json
+from hyperslab.parallel import catalog
 from hyperslab.workflows.campaign import MAIN, Campaign, CampaignDir
 from hyperslab.workflows.journal import Journal, read_metrics, spools
 
@@ -186,9 +187,9 @@ def _relay_outcome(client: "MlflowClient", run: "Run", directory: CampaignDir) -
         client.log_inputs(run.info.run_id, datasets=[DatasetInput(dataset)])
         client.set_tag(run.info.run_id, "hyperslab.store_digest", digest)
     checkpoints = [
-        {"path": str(path.parent), **{key: manifest[key] for key in ("step", "digest", "store_digest", "order_digest")}}
-        for path in sorted(directory.checkpoints.glob("*/manifest.json"))
-        if (manifest := read_json(path))
+        {"path": str(path), **{key: manifest[key] for key in ("step", "digest", "store_digest", "order_digest")}}
+        for path in catalog.finished(directory.checkpoints)
+        if (manifest := catalog.read_manifest(path))
     ]
     if checkpoints and run.data.tags.get("hyperslab.checkpoint") != checkpoints[-1]["path"]:
         client.log_dict(run.info.run_id, {"checkpoints": checkpoints}, "checkpoints.json")

@@ -2,8 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hyperslab.data.files import digest_of, write_json
-from hyperslab.parallel.catalog import Progress, finished, latest, read_progress
+from hyperslab.data.files import digest_of, read_json, write_json
+from hyperslab.parallel.catalog import Progress, damage_of, entries, finished, latest, read_progress
 
 
 def leave_checkpoint(directory: Path, step: int) -> Path:
@@ -38,6 +38,40 @@ def test_a_draft_does_not_count_even_with_its_manifest(tmp_path):
     leave_checkpoint(tmp_path, 2).rename(tmp_path / ".step-00000002.draft")
 
     assert list(finished(tmp_path)) == [first]
+
+
+def test_a_checkpoint_whose_manifest_is_damaged_does_not_count_but_is_there(tmp_path):
+    first, second = leave_checkpoint(tmp_path, 1), leave_checkpoint(tmp_path, 2)
+    (second / "manifest.json").write_text('{"digest": ')
+
+    assert latest(tmp_path) == first
+    assert entries(tmp_path) == [first, second]
+
+
+def test_what_only_begins_like_a_checkpoint_is_none(tmp_path):
+    leave_checkpoint(tmp_path, 1).rename(tmp_path / "step-00000001-copy")
+
+    assert entries(tmp_path) == []
+
+
+def test_checkpoints_of_more_digits_than_usual_come_last(tmp_path):
+    paths = [leave_checkpoint(tmp_path, step) for step in (100_000_000, 99_999_999)]
+
+    assert entries(tmp_path) == [paths[1], paths[0]]
+
+
+def test_each_share_looks_at_files_of_its_own(tmp_path):
+    path = leave_checkpoint(tmp_path, 1)
+    files = dict.fromkeys("abc", "of another content")
+    for name in files:
+        (path / name).touch()
+    manifest = read_json(path / "manifest.json")
+    write_json(path / "manifest.json", manifest | {"files": files, "digest": digest_of(files)})
+
+    # In the order of the manifest, whose names are sorted: a and c are of the first share, b of the second.
+    assert damage_of(path) == f"{path}/a: was changed since it was written"
+    assert damage_of(path, 1, 2) == f"{path}/b: was changed since it was written"
+    assert damage_of(path, 3, 4) is None
 
 
 def test_the_progress_is_that_of_the_manifest(tmp_path):

@@ -1,11 +1,7 @@
-import contextlib
-import errno
-import json
 import os
+import pickle
 import shutil
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from io import IOBase
+import signal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,66 +9,31 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.staging import DefaultStager
 
-from hyperslab.data.files import file_digest, read_json
+from hyperslab.data.files import digest_of, file_digest, read_json, write_json
 from hyperslab.errors import UserError
 from hyperslab.parallel import checkpoint
-from hyperslab.parallel.catalog import Progress, latest, read_progress
+from hyperslab.parallel.catalog import damage_of, latest
 from hyperslab.parallel.layout import Layout
+from hyperslab.parallel.saver import Saver
 from hyperslab.parallel.trainer import make_optimizer
-from tests.parallel.ranks import on_ranks
+from tests.parallel.ranks import RanksFailed, on_ranks
+from tests.parallel.saving import Tensors, assert_equal, names_in, progress_at, save_steps, state_of, trained_once
 from tests.parallel.training import Task, make_model, make_run, whole_weights
 
-Tensors = dict[str, torch.Tensor]
+SHARDED = Layout(replicate=1, shard=2)
 
 
-def trained_once(seed: int) -> tuple[torch.nn.Linear, torch.optim.AdamW]:
-    """A small model after one step, and its optimizer."""
-    torch.manual_seed(seed)
-    model = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    torch.autograd.backward(model(torch.ones(1, 3)).square().sum())
-    optimizer.step()
-    return model, optimizer
-
-
-def progress_at(step: int) -> Progress:
-    return Progress(step=step, store_digest=f"store {step}", order_digest=f"order {step}")
-
-
-def save_steps(directory: Path, *steps: int, keep: int = 3) -> None:
-    """Save a model of its own at each step."""
-    for step in steps:
-        checkpoint.save(directory, *trained_once(seed=step), progress_at(step), keep)
-
-
-def names_in(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
-
-
-def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
-    """Parameters and the optimizer's moments, by name."""
-    state = dict(model.state_dict())
-    for number, moments in optimizer.state_dict()["state"].items():
-        state |= {f"{number}.{name}": value for name, value in moments.items()}
-    return state
-
-
-def assert_equal(found: Tensors, expected: Tensors) -> None:
-    assert found.keys() == expected.keys()
-    for name, tensor in found.items():
-        assert torch.equal(tensor, expected[name]), name
-
-
-# Saving and loading
+# Loading
 
 
 def saved_and_loaded(directory: Path) -> tuple[Tensors, Tensors]:
     """State before the save, and what a model of another seed loads."""
     model, optimizer = trained_once(seed=1)
-    checkpoint.save(directory, model, optimizer, progress_at(1), keep=3)
+    with Saver(directory, keep=3) as saver:
+        saver.save(model, optimizer, progress_at(1))
     other, its_optimizer = trained_once(seed=2)
     assert not torch.equal(other.weight, model.weight)
     checkpoint.load(directory / "step-00000001", other, its_optimizer)
@@ -90,7 +51,8 @@ def test_what_was_saved_is_loaded_to_the_last_bit(tmp_path):
 def loaded_into_fresh(directory: Path) -> tuple[Tensors, Tensors]:
     """State before the save, and what a model loads whose optimizer has made no step."""
     model, optimizer = trained_once(seed=1)
-    checkpoint.save(directory, model, optimizer, progress_at(1), keep=3)
+    with Saver(directory, keep=3) as saver:
+        saver.save(model, optimizer, progress_at(1))
     fresh = torch.nn.Linear(3, 2)
     its_optimizer = torch.optim.AdamW(fresh.parameters(), lr=0.5)
     checkpoint.load(directory / "step-00000001", fresh, its_optimizer)
@@ -105,13 +67,36 @@ def test_an_optimizer_that_has_made_no_step_is_filled_too(tmp_path):
 
 def save_shared_out(task: Task) -> Tensors:
     run = make_run(task)
-    checkpoint.save(task.checkpoint_dir, run.model, make_optimizer(run.model, run.train), progress_at(7), keep=1)
+    with Saver(task.checkpoint_dir, keep=3) as saver:
+        saver.save(run.model, make_optimizer(run.model, run.train), progress_at(7))
     return whole_weights(run.model)
 
 
+def load_shared_out(task: Task) -> Tensors:
+    run = make_run(task)
+    checkpoint.load(task.checkpoint_dir / "step-00000007", run.model, make_optimizer(run.model, run.train))
+    return whole_weights(run.model)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Layout(replicate=2, shard=2), SHARDED),
+        (SHARDED, Layout(replicate=2, shard=1)),
+        (SHARDED, Layout(replicate=1, shard=3)),
+    ],
+)
+def test_a_checkpoint_is_loaded_by_another_layout_than_wrote_it(store, tmp_path, before, after):
+    task = Task(store=store, checkpoint_dir=tmp_path, layout=before, train={"batch": 12})
+    saved, *_ = on_ranks(before.num_ranks, save_shared_out, task)
+    other = Task(store=store, checkpoint_dir=tmp_path, layout=after, train={"batch": 12, "seed": 99})
+
+    for loaded in on_ranks(after.num_ranks, load_shared_out, other):
+        assert_equal(loaded, saved)
+
+
 def test_a_checkpoint_of_two_ranks_is_loaded_without_a_process_group(store, tmp_path):
-    task = Task(store=store, checkpoint_dir=tmp_path, layout=Layout(replicate=1, shard=2))
-    saved, _ = on_ranks(2, save_shared_out, task)
+    saved, _ = on_ranks(2, save_shared_out, Task(store=store, checkpoint_dir=tmp_path, layout=SHARDED))
     model = make_model(store, seed=99)
 
     checkpoint.load(tmp_path / "step-00000007", model, None)
@@ -119,95 +104,14 @@ def test_a_checkpoint_of_two_ranks_is_loaded_without_a_process_group(store, tmp_
     assert_equal(whole_weights(model), saved)
 
 
-def test_the_manifest_holds_the_progress_and_the_digest_of_every_file(tmp_path):
-    on_ranks(1, save_steps, tmp_path, 5)
-    path = tmp_path / "step-00000005"
+def test_weights_are_read_whole_without_a_model(store, tmp_path):
+    task = Task(store=store, checkpoint_dir=tmp_path, layout=Layout(replicate=2, shard=2))
+    saved, *_ = on_ranks(4, save_shared_out, task)
 
-    assert read_progress(path) == Progress(step=5, store_digest="store 5", order_digest="order 5")
-    assert read_json(path / "manifest.json")["files"] == {
-        file.name: file_digest(file) for file in path.iterdir() if file.name != "manifest.json"
-    }
+    weights = checkpoint.read_weights(tmp_path / "step-00000007")
 
-
-def test_saving_a_step_again_replaces_it(tmp_path):
-    def body() -> tuple[Tensors, Tensors]:
-        save_steps(tmp_path, 4)
-        model, optimizer = trained_once(seed=40)
-        checkpoint.save(tmp_path, model, optimizer, progress_at(4), keep=3)
-        other, its_optimizer = trained_once(seed=2)
-        checkpoint.load(tmp_path / "step-00000004", other, its_optimizer)
-        return state_of(model, optimizer), state_of(other, its_optimizer)
-
-    ((saved, loaded),) = on_ranks(1, body)
-
-    assert names_in(tmp_path) == ["step-00000004"]
-    assert_equal(loaded, saved)
-
-
-# Which checkpoints there are
-
-
-def test_the_latest_checkpoints_are_kept_and_older_ones_dropped(tmp_path):
-    # Steps of several lengths: as text without their zeros, 9 would come after 10.
-    on_ranks(1, lambda: save_steps(tmp_path, 8, 9, 10, 100, keep=2))
-
-    assert names_in(tmp_path) == ["step-00000010", "step-00000100"]
-    assert latest(tmp_path) == tmp_path / "step-00000100"
-
-
-class Killed(BaseException):
-    """Ends a save where a kill would."""
-
-
-@contextlib.contextmanager
-def fault_at_rename(fault: BaseException) -> Iterator[None]:
-    """The rename of a whole draft raises; those that torch makes inside it do not."""
-    rename = Path.rename
-
-    def raise_for_drafts(self: Path, target: str | os.PathLike[str]) -> Path:
-        if self.suffix == ".draft":
-            raise fault
-        return rename(self, target)
-
-    with mock.patch.object(Path, "rename", raise_for_drafts):
-        yield
-
-
-def killed_before_rename(directory: Path) -> None:
-    save_steps(directory, 1)
-    with fault_at_rename(Killed()), pytest.raises(Killed):
-        save_steps(directory, 2)
-
-
-def test_a_save_that_is_killed_before_its_rename_leaves_the_one_before(tmp_path):
-    on_ranks(1, killed_before_rename, tmp_path)
-
-    assert names_in(tmp_path) == [".step-00000002.draft", "step-00000001"]
-    assert latest(tmp_path) == tmp_path / "step-00000001"
-
-
-def test_a_draft_that_a_killed_save_left_is_replaced(tmp_path):
-    draft = tmp_path / ".step-00000002.draft"
-
-    def body() -> None:
-        killed_before_rename(tmp_path)
-        (draft / "__9_0.distcp").write_bytes(b"of a rank that there is no more")
-        save_steps(tmp_path, 2)
-
-    on_ranks(1, body)
-
-    assert names_in(tmp_path) == ["step-00000001", "step-00000002"]
-    assert names_in(tmp_path / "step-00000002") == [".metadata", "__0_0.distcp", "manifest.json"]
-
-
-def test_a_killed_save_of_the_first_checkpoint_leaves_none(tmp_path):
-    def body() -> None:
-        with fault_at_rename(Killed()), pytest.raises(Killed):
-            save_steps(tmp_path, 1)
-
-    on_ranks(1, body)
-
-    assert latest(tmp_path) is None
+    # Exact attention has no buffers: nothing but parameters.
+    assert_equal(weights, saved)
 
 
 # Damage
@@ -215,134 +119,190 @@ def test_a_killed_save_of_the_first_checkpoint_leaves_none(tmp_path):
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """A checkpoint of step 3; tests damage copies of it."""
+    """Checkpoints of steps 3 and 4 from two ranks; tests damage copies of them."""
     directory = tmp_path_factory.mktemp("sound")
-    on_ranks(1, save_steps, directory, 3)
-    return directory / "step-00000003"
+    on_ranks(2, save_steps, directory, 3, 4)
+    return directory
 
 
 @pytest.fixture
 def copied(sound, tmp_path):
-    return Path(shutil.copytree(sound, tmp_path / sound.name))
+    return Path(shutil.copytree(sound, tmp_path / "checkpoints"))
 
 
-@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
-@pytest.mark.parametrize("damage", ["one byte changed", "last byte cut off", "missing"])
-def test_a_damaged_file_is_refused_by_name(copied, name, damage):
-    file = copied / name
+def change(file: Path) -> None:
     content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def choose(directory: Path) -> Path | None:
+    return checkpoint.choose(directory)
+
+
+def test_the_latest_checkpoint_is_chosen_on_all_ranks_where_it_is_whole(copied, capfd):
+    assert on_ranks(2, choose, copied) == [copied / "step-00000004"] * 2
+    assert capfd.readouterr().out == ""
+
+
+def test_where_there_is_no_checkpoint_none_is_chosen(tmp_path):
+    assert on_ranks(2, choose, tmp_path / "absent") == [None, None]
+
+
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "manifest.json"])
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [("changed", "was changed since it was written"), ("cut off", "was changed since"), ("missing", "is missing")],
+)
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(copied, capfd, name, damage, words):
+    file = copied / "step-00000004" / name
     if damage == "missing":
         file.unlink()
-    elif damage == "last byte cut off":
-        file.write_bytes(content[:-1])
+    elif damage == "cut off":
+        file.write_bytes(file.read_bytes()[:-3])
     else:
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
+        change(file)
 
-    with pytest.raises(UserError) as error:
-        checkpoint.load(copied, *trained_once(seed=1))
+    chosen = on_ranks(2, choose, copied)
 
-    assert str(error.value) == (
-        f"{file}: missing or changed since it was written; remove {copied} to go on from the one before"
-    )
-
-
-@pytest.mark.parametrize("damage", ["cut off", "a file left out"])
-def test_a_damaged_manifest_is_refused_by_name(copied, damage):
-    manifest = copied / "manifest.json"
-    content = read_json(manifest)
-    del content["files"]["__0_0.distcp"]
-    manifest.write_text('{"digest": ' if damage == "cut off" else json.dumps(content))
-
-    with pytest.raises(UserError, match=r"manifest\.json"):
-        checkpoint.load(copied, *trained_once(seed=1))
+    assert chosen == [copied / "step-00000003"] * 2
+    (line,) = capfd.readouterr().out.splitlines()
+    assert line.startswith(f"{file}: {'is missing or damaged' if name == 'manifest.json' else words}")
+    assert line.endswith("; step-00000004 is passed over, and step-00000003 is taken")
+    assert names_in(copied) == [".step-00000004.damaged", "step-00000003"]
+    assert latest(copied) == copied / "step-00000003"
 
 
-# A full disk
+def seen_damaged_by_one(directory: Path, rank: int) -> Path | None:
+    """What is chosen where the disk of one rank gives nothing of the latest checkpoint."""
 
+    def digest(path: Path) -> str:
+        if path.parent.name == "step-00000004" and dist.get_rank() == rank:
+            raise OSError(5, "Input/output error")
+        return file_digest(path)
 
-@contextlib.contextmanager
-def full_disk(ending: str) -> Iterator[None]:
-    """Files of the checkpoint that end so are written to a device that is always full."""
-    create_stream = FileSystem.create_stream
-
-    @contextlib.contextmanager
-    def create(self: FileSystem, path: str | os.PathLike[str], mode: str) -> Iterator[IOBase]:
-        with create_stream(self, "/dev/full" if str(path).endswith(ending) else path, mode) as stream:
-            yield stream
-
-    with mock.patch.object(FileSystem, "create_stream", create):
-        yield
-
-
-def raising(number: int) -> Any:
-    return mock.Mock(side_effect=OSError(number, os.strerror(number)))
-
-
-def told_when_full(directory: Path, where: str) -> str:
-    """What the person is told when the disk is full at one place of the save."""
-    save_steps(directory, 1)
-    faults: dict[str, AbstractContextManager[Any]] = {
-        "directory": mock.patch.object(Path, "mkdir", raising(errno.ENOSPC)),
-        "shard": full_disk(".distcp"),
-        "metadata": full_disk(".metadata.tmp"),
-        "manifest": mock.patch.object(checkpoint, "write_json", raising(errno.ENOSPC)),
-        "rename": fault_at_rename(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))),
-    }
-    with faults[where], pytest.raises(UserError) as error:
-        save_steps(directory, 2)
-    return str(error.value)
-
-
-@pytest.mark.parametrize("where", ["directory", "shard", "metadata", "manifest", "rename"])
-def test_a_full_disk_is_a_persons_mistake_and_leaves_the_checkpoint_before(tmp_path, where):
-    (message,) = on_ranks(1, told_when_full, tmp_path, where)
-
-    assert message.startswith(f"{tmp_path}")
-    assert message.endswith("no space left on the disk; free some room, then go on with `hyperslab resume`")
-    assert latest(tmp_path) == tmp_path / "step-00000001"
-
-
-def full_on_one_rank(directory: Path, rank: int) -> str:
-    fault = full_disk(".distcp") if dist.get_rank() == rank else contextlib.nullcontext()
-    with fault, pytest.raises(UserError) as error:
-        save_steps(directory, 1)
-    return str(error.value)
+    with mock.patch("hyperslab.parallel.catalog.file_digest", digest):
+        return checkpoint.choose(directory)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_disk_that_is_full_for_one_rank_is_told_on_both(tmp_path, rank):
-    expected = f"{tmp_path}: no space left on the disk; free some room, then go on with `hyperslab resume`"
-
-    assert on_ranks(2, full_on_one_rank, tmp_path, rank) == [expected, expected]
-    assert latest(tmp_path) is None
+def test_all_ranks_choose_the_same_where_one_alone_cannot_read(copied, capfd, rank):
+    assert on_ranks(2, seen_damaged_by_one, copied, rank) == [copied / "step-00000003"] * 2
+    assert "cannot be read: Input/output error; step-00000004 is passed over" in capfd.readouterr().out
 
 
-def test_a_directory_that_may_not_be_written_is_a_persons_mistake(tmp_path):
+def test_every_file_is_checked_whatever_the_number_of_ranks(copied):
+    for name in read_json(copied / "step-00000004" / "manifest.json")["files"]:
+        again = Path(shutil.copytree(copied, copied.with_name(f"without {name}")))
+        change(again / "step-00000004" / name)
+        assert on_ranks(3, choose, again) == [again / "step-00000003"] * 3
+
+
+def test_where_none_is_whole_the_person_is_told_and_nothing_is_touched(copied):
+    for step in (3, 4):
+        change(copied / f"step-0000000{step}" / "__0_0.distcp")
+
     def body() -> str:
-        with mock.patch.object(Path, "mkdir", raising(errno.EACCES)), pytest.raises(UserError) as error:
-            save_steps(tmp_path, 1)
+        with pytest.raises(UserError) as error:
+            checkpoint.choose(copied)
         return str(error.value)
 
-    (message,) = on_ranks(1, body)
+    expected = (
+        f"{copied}/step-00000004/__0_0.distcp: was changed since it was written; none of the checkpoints in {copied} "
+        "is whole: restore one from a copy, or remove them all to begin anew"
+    )
+    assert on_ranks(2, body) == [expected, expected]
+    assert names_in(copied) == ["step-00000003", "step-00000004"]
 
-    assert message.endswith("cannot be written: Permission denied; choose a directory you may write to")
+
+def test_a_damaged_checkpoint_is_left_where_it_is_by_those_who_only_read(copied, capfd):
+    change(copied / "step-00000004" / "__0_0.distcp")
+
+    assert checkpoint.choose(copied, set_aside=False) == copied / "step-00000003"
+
+    assert "step-00000004 is passed over" in capfd.readouterr().out
+    assert names_in(copied) == ["step-00000003", "step-00000004"]
 
 
-def test_a_failing_disk_is_no_persons_mistake(tmp_path):
+def test_what_was_set_aside_is_removed_once_there_is_a_later_checkpoint(copied):
+    change(copied / "step-00000004" / "__0_0.distcp")
+
     def body() -> None:
-        with (
-            mock.patch.object(checkpoint, "write_json", raising(errno.EIO)),
-            pytest.raises(OSError, match="Input/output error") as error,
-        ):
-            save_steps(tmp_path, 1)
-        assert not isinstance(error.value, UserError)
-        with (
-            mock.patch.object(FileSystem, "create_stream", raising(errno.EIO)),
-            pytest.raises(CheckpointException, match="Input/output error"),
-        ):
-            save_steps(tmp_path, 2)
+        checkpoint.choose(copied)
+        save_steps(copied, 5)
 
     on_ranks(1, body)
 
-    assert latest(tmp_path) is None
+    assert names_in(copied) == ["step-00000003", "step-00000005"]
+
+
+def killed_in_mid_load(task: Task) -> None:
+    read = FileSystemReader.read_data
+
+    def kill(self: FileSystemReader, *arguments: Any) -> Any:
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(self, *arguments)
+
+    with mock.patch.object(FileSystemReader, "read_data", kill):
+        load_shared_out(task)
+
+
+def test_a_rank_that_is_killed_in_mid_load_leaves_the_checkpoint_whole(store, tmp_path):
+    task = Task(store=store, checkpoint_dir=tmp_path, layout=SHARDED)
+    saved, _ = on_ranks(2, save_shared_out, task)
+
+    # Whichever is seen first: the death, or the other rank's broken connection.
+    with pytest.raises(RanksFailed, match=r"rank 1: died without a word|rank 0: (.|\n)*by peer"):
+        on_ranks(2, killed_in_mid_load, task)
+
+    assert damage_of(tmp_path / "step-00000007") is None
+    for loaded in on_ranks(2, load_shared_out, task):
+        assert_equal(loaded, saved)
+
+
+# What is no checkpoint of ours, though its digests fit
+
+
+class Trap:
+    """Unpickled, it leaves a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def with_fitting_digests(path: Path) -> Path:
+    manifest = read_json(path / "manifest.json")
+    files = {name: file_digest(path / name) for name in manifest["files"]}
+    write_json(path / "manifest.json", manifest | {"files": files, "digest": digest_of(files)})
+    assert damage_of(path) is None
+    return path
+
+
+def test_metadata_that_name_more_than_a_checkpoint_does_are_not_unpickled(copied, tmp_path):
+    path = copied / "step-00000004"
+    (path / ".metadata").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    with_fitting_digests(path)
+
+    for read in (lambda: checkpoint.load(path, *trained_once(seed=1)), lambda: checkpoint.read_weights(path)):
+        with pytest.raises(UserError, match=r"the checkpoint names pathlib\.Path\.touch|names builtins\.getattr"):
+            read()
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_values_that_are_no_plain_values_are_not_unpickled(tmp_path):
+    def body() -> None:
+        model, optimizer = trained_once(seed=1)
+        optimizer.param_groups[0]["lr"] = Trap(tmp_path / "sprung")
+        # Copying the state would spring the trap.
+        with mock.patch.object(DefaultStager, "stage", lambda self, state: state), Saver(tmp_path, keep=3) as saver:
+            saver.save(model, optimizer, progress_at(1))
+        with pytest.raises(UserError, match=r"the checkpoint holds no plain value as optimizer\..*lr"):
+            checkpoint.load(tmp_path / "step-00000001", *trained_once(seed=1))
+
+    on_ranks(1, body)
+
+    assert not (tmp_path / "sprung").exists()

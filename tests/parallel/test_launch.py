@@ -16,11 +16,12 @@ import torch
 import torch.distributed as dist
 
 from hyperslab.errors import UserError
-from hyperslab.parallel import checkpoint, trainer
 from hyperslab.parallel import launch as launching
+from hyperslab.parallel import trainer
 from hyperslab.parallel.launch import STOP_SIGNALS, StopRequest, start_ranks, under_torchrun
 from hyperslab.parallel.layout import Layout
 from hyperslab.parallel.lost import Place, naming
+from hyperslab.parallel.saver import Saver
 from hyperslab.parallel.tasks import FieldTask
 from hyperslab.processes import die_with_parent
 from tests.parallel.training import Task, train_task
@@ -220,11 +221,14 @@ def test_a_rank_that_ends_early_waits_for_the_others(launch, tmp_path):
 
 # Ranks that are lost
 
-IN_FORWARD = (FieldTask, "loss", 2, "forward and backward")
+IN_FORWARD = (FieldTask, "loss_of", 2, "forward and backward")
 IN_METRICS = (trainer, "share", 2, "metrics")
 IN_VALIDATION = (trainer, "validate", 1, "validation")
-IN_CHECKPOINT = (checkpoint, "save", 1, "checkpoint")
+IN_CHECKPOINT = (Saver, "save", 1, "checkpoint")
 """A function, the call of it that falls in step 2, and what ranks do in it."""
+
+# A checkpoint is written beside training: the others go on until they need the lost rank.
+SAID = {"checkpoint": "step 3, forward and backward"}
 
 ENDED = "another rank has ended"
 SILENT = "another rank did not answer in time (timeout_seconds of the site); it hangs, or waits for one that does"
@@ -266,7 +270,10 @@ def test_a_rank_that_is_killed_in_a_step_ends_the_other_which_says_where(
     assert exit_code_of(launch(train_and_lose(signal.SIGKILL, place, task, tmp_path))) == 128 + 9
 
     lines = capfd.readouterr().err.splitlines()
-    assert set(lines) == {"rank 1 was killed by signal 9", f"rank 0: step 2, {place[3]}: {ENDED}"}
+    assert set(lines) == {
+        "rank 1 was killed by signal 9",
+        f"rank 0: {SAID.get(place[3], f'step 2, {place[3]}')}: {ENDED}",
+    }
     assert len(lines) == 2
 
 
@@ -277,7 +284,7 @@ def test_a_rank_that_hangs_in_a_step_ends_the_other_which_says_where(launch, sto
     process = launch(train_and_lose(signal.SIGSTOP, place, task, tmp_path), timeout_seconds=5)
 
     assert exit_code_of(process) == 1
-    assert capfd.readouterr().err == f"rank 0: step 2, {place[3]}: {SILENT}\n"
+    assert capfd.readouterr().err == f"rank 0: {SAID.get(place[3], f'step 2, {place[3]}')}: {SILENT}\n"
 
 
 def test_a_rank_that_hangs_among_copies_of_the_model_ends_all_others(launch, store, tmp_path, capfd):

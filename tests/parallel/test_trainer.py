@@ -16,7 +16,7 @@ from hyperslab.data.order import sample_at
 from hyperslab.data.store import Store
 from hyperslab.errors import UserError
 from hyperslab.model.transformer import SpaceTimeTransformer
-from hyperslab.parallel import trainer
+from hyperslab.parallel import catalog, trainer
 from hyperslab.parallel.config import TrainSettings
 from hyperslab.parallel.layout import Layout
 from hyperslab.parallel.tasks import FieldTask
@@ -196,6 +196,22 @@ def test_a_finished_run_trains_no_further(store, two_ranks, two_ranks_dir):
     assert [path.name for path in two_ranks_dir.iterdir()] == ["step-00000005"]
 
 
+def test_a_run_whose_latest_checkpoint_is_damaged_goes_on_from_the_one_before(store, tmp_path, two_ranks, capfd):
+    task = Task(store=store, checkpoint_dir=tmp_path, layout=SHARDED, every=2)
+    on_ranks(2, train_task, task)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000005"]
+    (tmp_path / "step-00000005" / "__1_0.distcp").write_bytes(b"damaged")
+
+    resumed = on_ranks(2, train_task, task)
+
+    for outcome, reference in zip(resumed, two_ranks, strict=True):
+        assert list(outcome.losses) == [5]
+        assert_identical(outcome, reference)
+    assert "step-00000005 is passed over, and step-00000004 is taken" in capfd.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000005"]
+    assert catalog.damage_of(tmp_path / "step-00000005") is None
+
+
 def refusal(task: Task) -> str:
     """What the person is told."""
     with pytest.raises(UserError) as error:
@@ -257,18 +273,24 @@ def train_and_listen(task: Task, loss_plus: Callable[[torch.Tensor], torch.Tenso
     made: list[torch.optim.Optimizer] = []
     notes: list[str] = []
     trainer.logger.handle = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
-    original = FieldTask.loss
+    original, original_sample, turn = FieldTask.loss_of, FieldTask.sample, 0
 
-    def loss(self: FieldTask, model: Any, batch: Any, draws: Any, device: Any) -> torch.Tensor:
-        value = original(self, model, batch, draws, device)
-        wrong = loss_plus and model.training and draws.turn == 2 and dist.get_rank() == 1
+    def sample(self: FieldTask, batch: Any, draws: Any) -> Any:
+        nonlocal turn
+        turn = draws.turn
+        return original_sample(self, batch, draws)
+
+    def loss(self: FieldTask, model: Any, batch: Any, sample: Any) -> torch.Tensor:
+        value = original(self, model, batch, sample)
+        wrong = loss_plus and torch.is_grad_enabled() and turn == 2 and dist.get_rank() == 1
         return loss_plus(value) if loss_plus and wrong else value
 
     def kept(*arguments: Any) -> torch.optim.Optimizer:
         made.append(make_optimizer(*arguments))
         return made[0]
 
-    pytest.MonkeyPatch().setattr(FieldTask, "loss", loss)
+    pytest.MonkeyPatch().setattr(FieldTask, "sample", sample)
+    pytest.MonkeyPatch().setattr(FieldTask, "loss_of", loss)
     pytest.MonkeyPatch().setattr(trainer, "make_optimizer", kept)
     outcome = train_task(task)
     states = [made[0].state[parameter] for group in made[0].param_groups for parameter in group["params"]]

@@ -360,15 +360,37 @@ def test_a_full_standard_output_is_a_mistake(finished: tuple[Path, float]) -> No
     refused((done.returncode, "", done.stderr), "standard output: no space left")
 
 
-def test_a_damaged_checkpoint_or_skill_is_named_or_made_anew(
-    call: Cli, finished: tuple[Path, float], tmp_path: Path
-) -> None:
+def test_a_damaged_skill_is_made_anew(call: Cli, finished: tuple[Path, float], tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(finished[0], copy)
     before = (copy / "evaluation" / "skill.json").read_text()
     (copy / "evaluation" / "skill.json").write_text("")
     harness.run("resume", copy)
     assert (copy / "evaluation" / "skill.json").read_text() == before
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "__0_0.distcp"])
+def test_the_steps_of_a_damaged_checkpoint_are_done_again(
+    name: str, finished: tuple[Path, float], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished[0], copy)
+    expected = harness.outcome(copy)
+    (copy / "evaluation" / "skill.json").unlink()
     last = sorted((copy / "checkpoints").iterdir())[-1]
-    (last / "manifest.json").write_text("")
-    refused(call("resume", copy), re.escape(f"{last}/manifest.json: is damaged; remove"))
+    (last / name).write_text("")
+    harness.run("resume", copy)
+    assert harness.outcome(copy) == expected
+    logs = "".join(path.read_text() for path in (copy / "logs").glob("*.log"))
+    assert f"{last.name} is passed over, and step-00000080 is taken" in logs
+
+
+def test_a_campaign_whose_checkpoints_are_all_damaged_is_refused(
+    call: Cli, finished: tuple[Path, float], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished[0], copy)
+    for path in (copy / "checkpoints").iterdir():
+        (path / "__0_0.distcp").write_text("")
+    (copy / "evaluation" / "skill.json").unlink()
+    refused(call("resume", copy), "was changed since it was written; none of the checkpoints in .* is whole: restore")

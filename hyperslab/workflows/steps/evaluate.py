@@ -50,7 +50,7 @@ def evaluate(directory: CampaignDir) -> int:
     """Write `skill.json`, and `map.npz` of a forecast, in the campaign's evaluation directory; the exit code."""
     campaign, site = directory.read(), directory.read_site()
     torch.set_num_threads(site.ranks_per_node * site.threads_per_rank)
-    path = catalog.latest(directory.checkpoints)
+    path = checkpoint.choose(directory.checkpoints)
     if path is None:
         raise UserError(f"{directory.checkpoints}: holds no checkpoint; train first with `hyperslab resume`")
     tasks = make_tasks(campaign, open_stores(campaign, directory))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,6 +63,11 @@ def make_plan(campaign: Campaign, site: Site, recipe: Recipe | None = None) -> P
     if campaign.model.module is None:
         rollout = max(archive.objective.rollout for archive in archives_of(campaign))
         check_model(layout, campaign.model, rollout)
+    if recipe is None and campaign.train.init_from is not None:
+        # Before the campaign begins: later it may need the file no more. Whether it fits, the model says once made.
+        from hyperslab.parallel.weights import read_kinds
+
+        read_kinds(Path(campaign.train.init_from))
     recipe = recipe or plan_store(campaign, site)
     index = recipe.index
     main, *others = archives_of(campaign)

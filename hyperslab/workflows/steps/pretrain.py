@@ -15,6 +15,7 @@ from torch import nn
 from hyperslab.data.ahead import Reading
 from hyperslab.model.flops import cells_of, layer_flops
 from hyperslab.model.transformer import Stream, make_model
+from hyperslab.parallel import catalog, weights
 from hyperslab.parallel.apply import apply
 from hyperslab.parallel.launch import StopRequest, run_rank, start_ranks, under_torchrun
 from hyperslab.parallel.layout import make_layout
@@ -65,7 +66,12 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
     if leader:
         journal.append("started", ranks=layout.num_ranks, layout=layout.to_json(), pid=os.getpid())
         print(f"segment {segment}: {layout.num_ranks} ranks, layout {layout.to_json()}", flush=True)
-    model = build_model(campaign, tasks).to(device)
+    model = build_model(campaign, tasks)
+    begin = campaign.train.init_from
+    # Later segments need it no more: it may be gone by then.
+    if begin and catalog.latest(directory.checkpoints) is None:
+        weights.initialise(model, Path(begin))
+    model = model.to(device)
     compiled = campaign.model.compile == "blocks"
     run = Run(
         passes=apply(
