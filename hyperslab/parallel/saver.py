@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from hyperslab.data.files import digest_of, file_digest, sync, write_json
-from hyperslab.errors import UserError, disk_error
+from hyperslab.errors import disk_error
 from hyperslab.parallel import catalog
 from hyperslab.parallel.checkpoint import BY_NAME
 
@@ -83,8 +83,8 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(error, UserError):
-            # Another rank may be lost, and a write would wait for it as well: what is half written does not count.
+        if isinstance(error, RuntimeError):
+            # As collectives raise when a rank is lost. A write would wait for it too; what is half done does not count.
             self._thread.shutdown(wait=False)
             return
         try:
