@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hyperslab.model.config import ModelSettings, ObjectiveSettings
+from hyperslab.parallel.config import Schedule
 from hyperslab.parallel.layout import Layout
 from tests.parallel.ranks import on_ranks
 from tests.parallel.training import Outcome, Task, assert_same_weights, make_hits, make_store, make_volumes, train_task
@@ -45,7 +47,7 @@ def one_device() -> dict[str, Outcome]:
 
 
 def run(
-    store: str, attention: Any, layout: Layout, folder: Path, schedule: Any = "1f1b", stop_at: int | None = None
+    store: str, attention: Any, layout: Layout, folder: Path, schedule: Schedule = "1f1b", stop_at: int | None = None
 ) -> list[Outcome]:
     task = Task(
         store=STORES[store],
@@ -64,7 +66,14 @@ def layout_of(axes: dict[str, int]) -> Layout:
     return Layout(**({"pieces": axes.get("pipeline", 1)} | axes))
 
 
-def assert_parity(known: dict[str, Outcome], store: str, attention: Any, axes: dict[str, int], folder: Path) -> None:
+def assert_parity(
+    known: dict[str, Outcome],
+    store: str,
+    attention: Any,
+    axes: dict[str, int],
+    folder: Path,
+    schedule: Schedule = "1f1b",
+) -> None:
     """Losses, gradient norms and final weights are those of one device."""
     name = f"{store} {attention}"
     if name not in known:
@@ -73,7 +82,7 @@ def assert_parity(known: dict[str, Outcome], store: str, attention: Any, axes: d
     layout = layout_of(axes)
     # Landmarks' matrix is inverted step by step, which makes what is rounded differently grow.
     far = 1e-4 if "nystrom" in str(attention) else 1e-5
-    outcomes = run(store, attention, layout, folder / "many")
+    outcomes = run(store, attention, layout, folder / "many", schedule)
     for outcome in outcomes:
         for number in ("train/loss", "train/gradient_norm", "validation/loss"):
             assert outcome.numbers(number) == pytest.approx(one.numbers(number), rel=1e-5), number
@@ -88,13 +97,21 @@ def test_a_layout_computes_what_one_device_computes(one_device, tmp_path, axes):
     assert_parity(one_device, "winds", "dense", axes, tmp_path)
 
 
+def test_two_copies_and_two_that_share_one_are_the_same_to_the_last_bit(tmp_path):
+    # A sum of two is the same in either order.
+    copies, shared = (
+        run("winds", "dense", layout, tmp_path / name)
+        for name, layout in (("copies", Layout(replicate=2)), ("shared", Layout(shard=2)))
+    )
+
+    for one, other in zip(copies, shared, strict=True):
+        assert one.losses == other.losses
+        assert all(torch.equal(weight, other.weights[name]) for name, weight in one.weights.items())
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_schedules_of_a_pipeline_compute_the_same(one_device, tmp_path, schedule):
-    axes = {"pipeline": 2, "pieces": 4}
-    (one,) = run("winds", "dense", Layout(), tmp_path / "one")
-
-    for outcome in run("winds", "dense", Layout(**axes), tmp_path / schedule, schedule):
-        assert outcome.losses == pytest.approx(one.losses, rel=1e-5)
+    assert_parity(one_device, "winds", "dense", {"pipeline": 2, "pieces": 4}, tmp_path, schedule)
 
 
 def test_a_batch_in_pieces_computes_what_it_does_at_once(one_device, tmp_path):
