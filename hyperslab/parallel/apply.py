@@ -6,7 +6,7 @@ from typing import Literal, cast
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from hyperslab.model.transformer import SpaceTimeModel
 from hyperslab.parallel.config import Schedule
@@ -26,6 +26,7 @@ def apply(
     compiled: bool = False,
     costs: Sequence[float] = (),
     schedule: Schedule = "1f1b",
+    offload: bool = False,
 ) -> Passes:
     """Share the model out over the mesh; what passes samples through it.
 
@@ -45,6 +46,8 @@ def apply(
         Of each layer, for stages of about the same cost; all the same where empty.
     schedule
         Of a pipeline.
+    offload
+        Whether what is shared out waits in the memory of the host.
     """
     stages = mesh.layout.pipeline
     if stages > 1:
@@ -56,12 +59,14 @@ def apply(
         share_out(blocks, mesh)
     products = torch.bfloat16 if precision == "bf16" else None
     policy = MixedPrecisionPolicy(param_dtype=products, reduce_dtype=torch.float32)
+    waiting = CPUOffloadPolicy(pin_memory=mesh.device.type == "cuda") if offload else OffloadPolicy()
     for block in blocks:
         if compiled:
             block.compile()
-        fully_shard(block, mesh=mesh.parameters, mp_policy=policy)
+        fully_shard(block, mesh=mesh.parameters, mp_policy=policy, offload_policy=waiting)
     # The root takes and gives float32, and casts inside: the frame that a forecast starts from is not rounded.
-    fully_shard(model, mesh=mesh.parameters, mp_policy=replace(policy, cast_forward_inputs=False))
+    whole = replace(policy, cast_forward_inputs=False)
+    fully_shard(model, mesh=mesh.parameters, mp_policy=whole, offload_policy=waiting)
     if stages == 1:
         return Passes(model, mesh)
     width = cast(SpaceTimeModel, model).width

@@ -53,6 +53,8 @@ class ParallelSettings(Settings):
     """Ranks that share the space-time of each sample out."""
     tensor: int = Field(default=1, ge=1)
     """Ranks that share the features and heads of each layer out; best inside a node."""
+    offload: Literal["none", "cpu"] = "none"
+    """Whether parameters, gradients and optimizer state wait in the memory of the host while they are not used."""
     pieces: int | None = Field(default=None, ge=1)
     """Pieces that the samples of each group of ranks are computed in, one after another; as many as stages where
     absent. More of them take less memory, and keep the stages of a pipeline busy."""

@@ -18,7 +18,8 @@ def complete(parameters: Iterable[nn.Parameter], mesh: Mesh) -> None:
     copied = [
         _local(parameter.grad) for parameter in parameters if parameter.grad is not None and _is_copied(parameter)
     ]
-    flat = torch.cat([gradient.flatten() for gradient in copied])
+    # Gradients that wait in the memory of the host are summed where ranks compute.
+    flat = torch.cat([gradient.flatten() for gradient in copied]).to(mesh.device)
     dist.all_reduce(flat, group=group)
     totals = torch.split(flat, [gradient.numel() for gradient in copied])
     for gradient, total in zip(copied, totals, strict=True):
@@ -40,7 +41,7 @@ def clip(parameters: Iterable[nn.Parameter], mesh: Mesh, most: float) -> float:
             continue
         gradient = _local(parameter.grad)
         copies = layout.replicate * (layout.tensor if _is_copied(parameter) else 1)
-        square += gradient.double().square().sum() / copies
+        square += (gradient.double().square().sum() / copies).to(mesh.device)
         gradients.append(gradient)
     dist.all_reduce(square)
     norm = float(square.sqrt())

@@ -1,6 +1,7 @@
 """Every layout computes what one device computes."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,25 @@ def test_two_copies_and_two_that_share_one_are_the_same_to_the_last_bit(tmp_path
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_schedules_of_a_pipeline_compute_the_same(one_device, tmp_path, schedule):
     assert_parity(one_device, "winds", "dense", {"pipeline": 2, "pieces": 4}, tmp_path, schedule)
+
+
+def test_what_waits_in_the_memory_of_the_host_is_the_same_to_the_last_bit(tmp_path):
+    # Here host and device are one; on a GPU this was never run.
+    layout = Layout(shard=2, tensor=2)
+    task = Task(
+        store=STORES["winds"],
+        checkpoint_dir=tmp_path / "here",
+        layout=layout,
+        model=ModelSettings(**SETTINGS),
+        train=TRAIN,
+    )
+
+    here = on_ranks(4, train_task, task)
+    there = on_ranks(4, train_task, replace(task, checkpoint_dir=tmp_path / "there", offload=True))
+
+    for one, other in zip(here, there, strict=True):
+        assert one.losses == other.losses
+        assert all(torch.equal(weight, other.weights[name]) for name, weight in one.weights.items())
 
 
 def test_a_batch_in_pieces_computes_what_it_does_at_once(one_device, tmp_path):

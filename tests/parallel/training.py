@@ -216,6 +216,7 @@ class Task:
     """What is learned; more than one as if each were of an archive of its own."""
     precision: Precision = "fp32"
     schedule: Schedule = "1f1b"
+    offload: bool = False
     every: int = 100
     log_every: int = 1
     stop_at: int | None = None
@@ -266,7 +267,7 @@ def make_run(task: Task) -> Run:
     tasks = tuple(own.for_team(part, team) for own in whole)
     model = make_model(task.store, settings.seed, task.model, tasks)
     return Run(
-        passes=apply(model, mesh, task.precision, schedule=task.schedule),
+        passes=apply(model, mesh, task.precision, schedule=task.schedule, offload=task.offload),
         settings=task.model,
         tasks=tasks,
         reading=Reading(),

@@ -81,6 +81,7 @@ def train_rank(directory: CampaignDir, segment: int) -> int:
             compiled=compiled,
             costs=_costs(campaign, tasks),
             schedule=campaign.parallel.schedule,
+            offload=campaign.parallel.offload == "cpu",
         ),
         settings=campaign.model,
         tasks=tasks,
