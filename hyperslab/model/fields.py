@@ -131,6 +131,11 @@ class Field:
         inside: torch.Tensor = (row >= self.rows.start) & (row < self.rows.stop)
         return inside.nonzero()[:, 0]
 
+    @cached_property
+    def _given_cells(self) -> torch.Tensor:
+        """Patch that each of these is, as `cells`."""
+        return self._cells_of(self._given)
+
     def _cells_of(self, tokens: torch.Tensor) -> torch.Tensor:
         cells = self.lattice.cells[tokens]
         cells[:, 1] -= self.rows.start
@@ -147,7 +152,7 @@ class Field:
     def spread(self, marks_BN: torch.Tensor) -> torch.Tensor:
         """Marks of all tokens, held or not, as marks of what lies in them as far as it is given, (B, T, C, *S)."""
         marks_BNP = marks_BN[:, self._given, None].expand(-1, -1, self.channels * math.prod(self.patches.patch))
-        return join_some(self.held_patches, marks_BNP, self._cells_of(self._given))
+        return join_some(self.held_patches, marks_BNP, self._given_cells)
 
     def held_alone(self, marks_BN: torch.Tensor) -> torch.Tensor:
         """Marks of all tokens without those that are not held."""
