@@ -41,13 +41,14 @@ def clip(parameters: Iterable[nn.Parameter], mesh: Mesh, most: float) -> float:
             continue
         gradient = _local(parameter.grad)
         copies = layout.replicate * (layout.tensor if _is_copied(parameter) else 1)
-        square += (gradient.double().square().sum() / copies).to(mesh.device)
+        norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
+        square += (norm.square() / copies).to(mesh.device)
         gradients.append(gradient)
     dist.all_reduce(square)
-    norm = float(square.sqrt())
-    if norm > most:
-        torch._foreach_mul_(gradients, most / norm)
-    return norm
+    whole = float(square.sqrt())
+    if whole > most:
+        torch._foreach_mul_(gradients, most / whole)
+    return whole
 
 
 def _is_copied(parameter: nn.Parameter) -> bool:

@@ -255,7 +255,7 @@ def _average(run: Run, tensors: list[torch.Tensor]) -> None:
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
     """AdamW with weight decay on matrices only, and learning rates by width."""
     groups = parameter_groups(model, settings.learning_rate, settings.weight_decay)
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.95))
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.95), fused=True)
 
 
 def learning_rate(settings: TrainSettings, step: int) -> float:
