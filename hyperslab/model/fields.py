@@ -101,18 +101,26 @@ class Field:
         Raises
         ------
         UserError
-            When what is given ends where the last patch reaches round an axis that closes on itself.
+            When a patch reaches round an axis that closes on itself, to what another part holds.
         """
         patches, band = self.patches, self.band
+        self._check_seams()
         if band == slice(0, patches.sizes[1]):
             return patches
-        if patches.periodic[1] and patches.sizes[1] % patches.patch[1]:
-            raise UserError(
-                f"{self.where}patch: found {patches.patch[1]} along {self.axes[0].name}, which closes on itself after "
-                f"{patches.sizes[1]}; to cut a sample into parts it must divide that"
-            )
         sizes = (patches.sizes[0], band.stop - band.start, *patches.sizes[2:])
         return replace(patches, sizes=sizes, periodic=(False, False, *patches.periodic[2:]))
+
+    def _check_seams(self) -> None:
+        patches = self.patches
+        for number, axis in enumerate(self.axes, start=1):
+            side, size = patches.patch[number], patches.sizes[number]
+            # Across the other axes rows are given whole, but a roll-out knows only the forecasts of its own tokens.
+            matters = number == 1 or self.objective.rollout > 1
+            if self.part.count > 1 and patches.periodic[number] and size % side and matters:
+                raise UserError(
+                    f"{self.where}patch: found {side} along {axis.name}, which closes on itself after {size}; where "
+                    "parallel.domain or parallel.tensor cut samples into parts it must divide that"
+                )
 
     @property
     def frame_patches(self) -> Patches:

@@ -97,8 +97,7 @@ def attention_errors(model: nn.Module, lattice: Lattice | None, forward: Callabl
             # First of all hooks: others may share out what the mixer gives.
             handles.append(block.attention.mixer.register_forward_hook(note, prepend=True))
     try:
-        if handles:
-            forward()
+        forward()
     finally:
         for handle in handles:
             handle.remove()

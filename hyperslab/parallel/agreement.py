@@ -115,11 +115,17 @@ def name_samples(order: Order, archives: Sequence[str], step: int, slots: Sequen
     return f"{archives[store]}: " + ", ".join(words + rest)
 
 
-def skip_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def make_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Have the optimizer hold state for every parameter from the start, though some may have no gradient for long.
+
+    A checkpoint holds the state of all of them.
+    """
+    # Torch makes it by a step without gradients, which is not to count.
+    get_optimizer_state_dict(model, optimizer)
+    for state in optimizer.state.values():
+        state["step"].zero_()
+
+
+def skip_step(optimizer: torch.optim.Optimizer) -> None:
     """Forget the gradients; weights and the optimizer's state stay as they are."""
     optimizer.zero_grad(set_to_none=True)
-    if not optimizer.state:
-        # A checkpoint needs state to hold. Torch makes it by a step without gradients, which is not to count.
-        get_optimizer_state_dict(model, optimizer)
-        for state in optimizer.state.values():
-            state["step"].zero_()

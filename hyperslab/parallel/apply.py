@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from hyperslab.errors import UserError
+from hyperslab.model.attention import BlockSparse, Linear
 from hyperslab.model.transformer import SpaceTimeModel
 from hyperslab.parallel.config import Schedule
 from hyperslab.parallel.mesh import Mesh
@@ -53,7 +55,18 @@ def apply(
     if stages > 1:
         own = cast(SpaceTimeModel, model)
         costs = costs or [1.0] * len(list(own.blocks))
+        if stages > len(costs) or not hasattr(own, "keep") or not hasattr(own, "width"):
+            raise UserError(
+                f"parallel.pipeline: found {stages} stages for a model of {len(costs)} blocks; it needs at least as "
+                "many, and `keep` and `width`, as docs/parallel.md shows"
+            )
         own.keep(split_layers(costs, stages)[mesh.group("pipeline").rank()])
+    for module in model.modules():
+        if isinstance(module, Linear):
+            # It learns by itself, from some of the heads in each rank of `tensor`, whose gradients are summed.
+            module.share = 1 / (mesh.layout.tensor * mesh.layout.pieces)
+        if isinstance(module, BlockSparse):
+            module.weight = mesh.layout.tensor  # the mean over ranks is taken, of which each measures some heads
     blocks = [block for block in cast(SpaceTimeModel, model).blocks if any(True for _ in block.parameters())]
     if mesh.layout.domain * mesh.layout.tensor > 1:
         share_out(blocks, mesh)

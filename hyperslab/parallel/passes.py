@@ -36,7 +36,9 @@ class Piece:
         tokens_BND
             What the stage before gave.
         """
-        return self.task.loss_of(partial(model, tokens_BND=tokens_BND), self.batch, self.sample)
+        # A model of somebody's own that is no stage need not take tokens.
+        staged = model if tokens_BND is None else partial(model, tokens_BND=tokens_BND)
+        return self.task.loss_of(staged, self.batch, self.sample)
 
 
 class Passes:
@@ -95,7 +97,10 @@ class Pipeline(Passes):
         stage, schedule = self._stages_of(shape, len(pieces))
         stage.run = partial(self._run, pieces)
         numbers, losses = torch.arange(len(pieces)), list[torch.Tensor]()
-        schedule.step(numbers=numbers, target=numbers, losses=losses, return_outputs=False)
+        try:
+            schedule.step(numbers=numbers, target=numbers, losses=losses, return_outputs=False)
+        except RuntimeError as error:
+            raise _first_cause(error) from None
         if not losses:
             return torch.zeros((), device=self.mesh.device)
         return torch.stack(losses).detach().sum() / self.mesh.layout.domain
@@ -153,6 +158,13 @@ class _Stage(PipelineStage):
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         tokens_BND = args[0] if args else None
         return self.run(int(kwargs["numbers"]), tokens_BND)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What happened in a stage: torch wraps it in errors of its own."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _as_it_is(loss: torch.Tensor, _: torch.Tensor) -> torch.Tensor:

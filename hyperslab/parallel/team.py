@@ -12,7 +12,6 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
 from hyperslab.errors import UserError
-from hyperslab.model.attention import Linear
 from hyperslab.model.block import Place, Region
 from hyperslab.parallel.collectives import exchange, gather, gather_plain, scatter_sum
 from hyperslab.parallel.mesh import Mesh
@@ -78,6 +77,7 @@ def _share_region(module: nn.Module, region: Region, mesh: Mesh, whole: "_Whole"
     if tensor.size() > 1:
         for names, dim in ((region.columns, 0), (region.rows, 1)):
             for name in names:
+                _check_share(name, cast(nn.Linear, getattr(module, name)), dim, tensor.size())
                 _share_linear(cast(nn.Linear, getattr(module, name)), dim, mesh)
 
     def before(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -93,10 +93,14 @@ def _share_region(module: nn.Module, region: Region, mesh: Mesh, whole: "_Whole"
     module.register_forward_hook(after)
     for name in region.whole:
         mixer = cast(nn.Module, getattr(module, name))
-        if isinstance(mixer, Linear):
-            mixer.share = 1 / tensor.size()  # gradients of what has copies are summed over them
         mixer.register_forward_pre_hook(whole.to_heads)
         mixer.register_forward_hook(whole.to_tokens)
+
+
+def _check_share(name: str, linear: nn.Linear, dim: int, ranks: int) -> None:
+    features = linear.weight.shape[dim]
+    if features % ranks:
+        raise UserError(f"parallel.tensor: found {ranks} for the {features} features of {name}, which it must divide")
 
 
 def _share_linear(linear: nn.Linear, dim: int, mesh: Mesh) -> None:
@@ -140,6 +144,11 @@ class _Whole:
         """Queries, keys and values of some heads of all tokens, from those of all heads of some tokens."""
         assert self._own is not None
         query, key, value, *rest = given
+        if query.shape[1] % self._domain.size():
+            raise UserError(
+                f"parallel.domain: found {self._domain.size()} for {query.shape[1]} heads of each rank of `tensor`, "
+                "which it must divide; change one of them"
+            )
         if self._domain.size() > 1:
             query, key, value = (exchange(tensor, self._domain, cut=1, join=2) for tensor in (query, key, value))
         return (*(tensor[:, :, : self._own.count] for tensor in (query, key, value)), *rest)

@@ -23,7 +23,7 @@ from hyperslab.model.config import ModelSettings
 from hyperslab.model.probing import attend_as_trained, attention_errors, influences, set_probing, settle
 from hyperslab.model.scaling import parameter_groups
 from hyperslab.parallel import catalog, checkpoint, gradients
-from hyperslab.parallel.agreement import OwnStep, SharedStep, busy_seconds, name_samples, share, skip_step
+from hyperslab.parallel.agreement import OwnStep, SharedStep, busy_seconds, make_state, name_samples, share, skip_step
 from hyperslab.parallel.config import CheckpointSettings, TrainSettings
 from hyperslab.parallel.layout import Layout
 from hyperslab.parallel.lost import Place, naming
@@ -123,6 +123,7 @@ def _train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool], saver
     if run.train.operations == "deterministic":
         _compute_alike()
     optimizer = make_optimizer(run.model, run.train)
+    make_state(run.model, optimizer)
     windows = tuple(task.windows("train") for task in run.tasks)
     weights = tuple(task.weight for task in run.tasks)
     order = Order(seed=run.train.seed, batch=run.train.batch, windows=windows, weights=weights)
@@ -156,7 +157,7 @@ def _train(run: Run, metrics: Metrics, stop_requested: Callable[[], bool], saver
         if shared.finite:
             optimizer.step()
         else:
-            skip_step(run.model, optimizer)
+            skip_step(optimizer)
             _tell_skipped(run, order, step, shared, in_a_row)
         last, stop = step == run.train.steps, shared.stop
         if step % run.log_every == 0 or step == start + 1 or last or stop or in_a_row:
@@ -302,13 +303,18 @@ def _validation_loss(run: Run, task: Task) -> float:
 
 def _attention_errors(run: Run) -> dict[str, float]:
     """What attention of each layer misses of exact attention, on one validation window of the first archive."""
+    if all(run.settings.attention_of(layer).kind == "dense" for layer in range(run.settings.depth)):
+        return {}
     task = run.tasks[0]
     (batch,) = task.loader(task.windows("validation"), run.reading).in_order([0], 1)
     (piece,) = run.pieces(task, [batch], [run.draws(0, [0], training=False)])
     errors = attention_errors(run.model, task.lattice, lambda: run.passes.judge(piece))
-    means = torch.tensor(list(errors.values()), dtype=torch.float64, device=run.device)
-    _average(run, [means])  # where ranks share heads out, each has seen some
-    own = {f"attention/{name}": value for name, value in zip(errors, means.tolist(), strict=True)}
+    # Where ranks share heads out, each has seen some. Errors are roots of means of squares.
+    power = {name: 2 if name.endswith("output_error") else 1 for name in errors}
+    means = torch.tensor([value ** power[name] for name, value in errors.items()], dtype=torch.float64)
+    means = means.to(run.device)
+    _average(run, [means])
+    own = {f"attention/{name}": mean ** (1 / power[name]) for name, mean in zip(errors, means.tolist(), strict=True)}
     of_stages: list[dict[str, float]] = [{} for _ in range(run.layout.pipeline)]
     dist.all_gather_object(of_stages, own, group=run.mesh.group("pipeline"))
     return {name: value for found in of_stages for name, value in found.items()}

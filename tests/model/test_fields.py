@@ -12,6 +12,7 @@ from hyperslab.model.config import MaskSettings, ModelSettings, ObjectiveSetting
 from hyperslab.model.fields import Field, FieldSample, FieldStream, fill_in_time, join_some
 from hyperslab.model.masking import generator_of, hide
 from hyperslab.model.objectives import forecast_loss, reconstruction_loss
+from hyperslab.model.part import Part
 from hyperslab.model.positions import Axis, octaves
 from hyperslab.model.transformer import SpaceTimeTransformer
 
@@ -754,3 +755,40 @@ def test_a_sample_beside_one_with_a_gap_is_told_the_same_as_by_itself():
     beside = tokens_of(stream, replace(whole, inputs_BTCS=gappy, complete=False))
 
     torch.testing.assert_close(beside[:1], tokens_of(stream, alone))
+
+
+@pytest.mark.parametrize(("rollout", "axis"), [(2, "longitude"), (1, None)])
+def test_parts_know_no_forecast_across_a_seam_that_a_patch_reaches_over(rollout, axis):
+    # Nine places round the globe in patches of two: the last one holds the first place as well.
+    axes = (
+        Axis(name="latitude", values=(60.0, 30.0, 0.0, -30.0)),
+        Axis(name="longitude", values=tuple(40.0 * place for place in range(9)), periodic=True),
+    )
+    field = Field(
+        channels=1, axes=axes, tokens=TokenSettings(history=1, patch=2), objective=ObjectiveSettings(rollout=rollout)
+    )
+    half = replace(field, part=Part(number=0, count=2))
+
+    assert field.held_patches == field.patches
+    if axis is None:
+        assert half.held_patches.sizes == (1, 2, 9)
+    else:
+        with pytest.raises(UserError, match=rf"model\.patch: found 2 along {axis}, which closes on itself after 9"):
+            _ = half.held_patches
+
+
+def test_parts_of_a_field_hold_what_the_whole_holds():
+    field = Field(
+        channels=2, axes=GLOBE, tokens=TokenSettings(history=2, patch=1), objective=ObjectiveSettings(), block=8
+    )
+    frames = torch.randn(1, 2, 2, *(len(axis.values) for axis in GLOBE))
+    whole = field.cut(frames)
+
+    parts = [replace(field, part=Part(number=number, count=5)) for number in range(5)]
+
+    assert torch.equal(torch.cat([part.cut(frames[:, :, :, part.band]) for part in parts], dim=1), whole)
+    owned = torch.zeros(frames.shape[3:])
+    for part in parts:
+        assert part.owned is not None
+        owned[part.band] += part.owned
+    assert (owned == 1).all()

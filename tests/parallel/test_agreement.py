@@ -11,7 +11,7 @@ from torch import nn
 from hyperslab.data.frames import Windows
 from hyperslab.data.order import Order
 from hyperslab.parallel import agreement
-from hyperslab.parallel.agreement import OwnStep, SharedStep, busy_seconds, name_samples, share, skip_step
+from hyperslab.parallel.agreement import OwnStep, SharedStep, busy_seconds, make_state, name_samples, share, skip_step
 from tests.parallel.ranks import on_ranks
 
 
@@ -119,9 +119,8 @@ def steps_after_a_skip(skipped: bool) -> dict[str, torch.Tensor]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
     if skipped:
         (model(torch.ones(1, 3)).sum() * math.nan).backward()
-        skip_step(model, optimizer)
+        skip_step(optimizer)
         assert all(parameter.grad is None for parameter in model.parameters())
-        assert len(optimizer.state) == 2, "a checkpoint finds what it holds"
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     states = {
@@ -130,6 +129,23 @@ def steps_after_a_skip(skipped: bool) -> dict[str, torch.Tensor]:
         for name, value in state.items()
     }
     return states | {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def test_state_that_is_made_beforehand_is_what_steps_find():
+    after = []
+    for made in (False, True):
+        torch.manual_seed(3)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+        if made:
+            make_state(model, optimizer)
+            assert len(optimizer.state) == 2, "a checkpoint finds what it holds"
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        after.append([*states, *(parameter.detach() for parameter in model.parameters())])
+
+    assert all(torch.equal(one, other) for one, other in zip(*after, strict=True))
 
 
 def test_a_step_that_is_skipped_leaves_no_trace_in_weights_or_the_state_of_adamw():

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,3 +67,24 @@ def test_a_run_that_goes_on_under_its_own_layout_is_the_same_to_the_last_bit(sto
         assert rest.losses == {step: whole.losses[step] for step in range(6, 11)}
         for key, weight in whole.weights.items():
             assert torch.equal(rest.weights[key], weight), key
+
+
+LEARNED: Any = [
+    # Probing: what was measured so far is part of the checkpoint.
+    {"kind": "block_sparse", "block": 4, "density": 0.4, "pattern": "learned", "probe_steps": 7},
+    # Not yet: directions have had no gradient.
+    {"kind": "linear", "features": 8, "directions": "learned", "probe_from": 6, "probe_steps": 2},
+]
+
+
+@pytest.mark.parametrize("attention", LEARNED, ids=str)
+@pytest.mark.parametrize(
+    ("layout", "other"), [(Layout(), Layout(tensor=2)), (Layout(shard=2, tensor=2), Layout(domain=2))], ids=str
+)
+def test_what_is_learned_from_exact_attention_goes_on_from_where_it_was(tmp_path, attention, layout, other):
+    (straight,) = run("winds", attention, Layout(), tmp_path / "straight")
+
+    run("winds", attention, layout, tmp_path / "stopped", stop_at=5)
+
+    for outcome in run("winds", attention, other, tmp_path / "stopped"):
+        assert outcome.losses == pytest.approx({step: straight.losses[step] for step in range(6, 11)}, rel=1e-5)

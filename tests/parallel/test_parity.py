@@ -85,7 +85,8 @@ def assert_parity(
     far = 1e-4 if "nystrom" in str(attention) else 1e-5
     outcomes = run(store, attention, layout, folder / "many", schedule)
     for outcome in outcomes:
-        for number in ("train/loss", "train/gradient_norm", "validation/loss"):
+        attention_errors = {name for _, values in one.log for name in values if name.startswith("attention/")}
+        for number in ("train/loss", "train/gradient_norm", "validation/loss", *attention_errors):
             assert outcome.numbers(number) == pytest.approx(one.numbers(number), rel=1e-5), number
     for data_rank in range(layout.data):
         # The stages of a pipeline hold the weights between them.
@@ -98,16 +99,17 @@ def test_a_layout_computes_what_one_device_computes(one_device, tmp_path, axes):
     assert_parity(one_device, "winds", "dense", axes, tmp_path)
 
 
-def test_two_copies_and_two_that_share_one_are_the_same_to_the_last_bit(tmp_path):
-    # A sum of two is the same in either order.
+def test_the_gradients_of_two_copies_and_of_two_that_share_one_are_the_same_to_the_last_bit(tmp_path):
+    # A sum of two is the same in either order. Later the optimizer rounds by how long a rank's parameters are.
     copies, shared = (
         run("winds", "dense", layout, tmp_path / name)
         for name, layout in (("copies", Layout(replicate=2)), ("shared", Layout(shard=2)))
     )
 
     for one, other in zip(copies, shared, strict=True):
-        assert one.losses == other.losses
-        assert all(torch.equal(weight, other.weights[name]) for name, weight in one.weights.items())
+        for name in ("train/loss", "train/gradient_norm"):
+            assert one.numbers(name)[1] == other.numbers(name)[1]
+        assert_same_weights(one.weights, other.weights, 1e-5)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -136,6 +138,14 @@ def test_what_waits_in_the_memory_of_the_host_is_the_same_to_the_last_bit(tmp_pa
 
 def test_a_batch_in_pieces_computes_what_it_does_at_once(one_device, tmp_path):
     assert_parity(one_device, "winds", "dense", {"shard": 2, "pieces": 2}, tmp_path)
+
+
+def test_features_learn_the_same_from_a_batch_in_pieces(one_device, tmp_path):
+    assert_parity(one_device, "winds", KINDS[5], {"pieces": 2}, tmp_path)
+
+
+def test_a_stage_of_dense_layers_alone_is_judged_with_the_others(one_device, tmp_path):
+    assert_parity(one_device, "winds", ["dense", "dense", KINDS[0], KINDS[0]], {"pipeline": 2}, tmp_path)
 
 
 def test_stages_of_a_pipeline_choose_patterns_by_what_their_own_layers_measured(one_device, tmp_path):

@@ -53,6 +53,8 @@ class BlockSparse(Mixer):
         self.block, self.density, self.rule, self.seed = block, density, rule, seed
         self.num_seen, self.backend = num_seen, backend
         self.probing = False
+        self.weight = 1.0
+        """What the influence that is measured counts, where the mean is taken over others that measure other heads."""
         self._names = {lattice: name for name, lattice in lattices.items()} if rule == "learned" else {}
         for lattice, name in self._names.items():
             pattern = patterns.static_pattern(lattice, block, self.seen(lattice))
@@ -83,7 +85,7 @@ class BlockSparse(Mixer):
         """As `Mixer.forward`."""
         pattern, *influence = plan
         if self.probing and influence:
-            return probed_attention(query, key, value, valid, influence[0], self.block)
+            return probed_attention(query, key, value, valid, influence[0], self.block, self.weight)
         if pattern.shape[1] == len(pattern):
             return F.scaled_dot_product_attention(query, key, value, None if valid is None else valid[:, None, None])
         n = query.shape[2]

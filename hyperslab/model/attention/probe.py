@@ -18,6 +18,7 @@ def probed_attention(
     valid: torch.Tensor | None,
     influence: torch.Tensor,
     block: int,
+    weight: float = 1.0,
 ) -> torch.Tensor:
     """Dense attention whose backward pass adds to the influence of each block on each other one.
 
@@ -33,13 +34,15 @@ def probed_attention(
         What is added to, in the backward pass; shape (block, block).
     block
         Tokens in a block.
+    weight
+        What the influence is multiplied by before it is added.
     """
     mask = None if valid is None else valid[:, None, None]
     mixed = F.scaled_dot_product_attention(query, key, value, mask)
     if not torch.is_grad_enabled():
         return mixed
     noted: torch.Tensor = _Noted.apply(  # type: ignore[no-untyped-call]
-        mixed, query.detach(), key.detach(), value.detach(), valid, influence, block
+        mixed, query.detach(), key.detach(), value.detach(), valid, influence, block, weight
     )
     return noted
 
@@ -49,9 +52,9 @@ class _Noted(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mixed: torch.Tensor, *rest: Any) -> torch.Tensor:
-        query, key, value, valid, influence, block = rest
+        query, key, value, valid, influence, block, weight = rest
         ctx.save_for_backward(mixed, query, key, value, valid)
-        ctx.influence, ctx.block = influence, block
+        ctx.influence, ctx.block, ctx.weight = influence, block, weight
         return mixed.view_as(mixed)
 
     @staticmethod
@@ -65,8 +68,8 @@ class _Noted(torch.autograd.Function):
             change = gradient[:, :, at] @ value.transpose(-1, -2) - mean[:, :, at]
             by_key = (weights * change).abs().sum((0, 1, 2))
             # What is not finite, of a step that will be skipped, would spoil all that was added up before.
-            ctx.influence[row] += sum_blocks(by_key, ctx.block).nan_to_num(nan=0.0, posinf=0.0)
-        return gradient, None, None, None, None, None, None
+            ctx.influence[row] += ctx.weight * sum_blocks(by_key, ctx.block).nan_to_num(nan=0.0, posinf=0.0)
+        return gradient, None, None, None, None, None, None, None
 
 
 def attention_weights(query: torch.Tensor, key: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:

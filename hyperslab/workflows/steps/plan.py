@@ -1,7 +1,7 @@
 """What a campaign will do, worked out before anything is written."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from hyperslab.data.sources.paths import expand
 from hyperslab.data.splits import Splits
 from hyperslab.data.store import Store
 from hyperslab.errors import UserError
+from hyperslab.model.part import Part
 from hyperslab.parallel.layout import Layout, check_model, make_layout
 from hyperslab.site_configs.schema import Site
 from hyperslab.workflows.campaign import MAIN, Campaign
@@ -85,10 +86,14 @@ def make_plan(campaign: Campaign, site: Site, recipe: Recipe | None = None) -> P
         )
     valid = np.ones(len(index.segments), bool)
     windows = _count_windows(campaign, main, index.segments, valid, recipe.splits)
-    return Plan(recipe=recipe, num_windows=windows, layout=layout, streams=_fitting_streams(campaign, index, stores))
+    return Plan(
+        recipe=recipe, num_windows=windows, layout=layout, streams=_fitting_streams(campaign, layout, index, stores)
+    )
 
 
-def _fitting_streams(campaign: Campaign, index: Index, stores: Mapping[str, Store]) -> "dict[str, Field | Cloud]":
+def _fitting_streams(
+    campaign: Campaign, layout: Layout, index: Index, stores: Mapping[str, Store]
+) -> "dict[str, Field | Cloud]":
     """The archives as the model sees them.
 
     Raises
@@ -101,9 +106,12 @@ def _fitting_streams(campaign: Campaign, index: Index, stores: Mapping[str, Stor
     from hyperslab.model.flops import forward_flops
 
     streams = known_streams(campaign, index, stores)
-    if campaign.model.module is None:
-        for stream in streams.values():
+    for stream in streams.values():
+        if campaign.model.module is None:
             forward_flops(campaign.model, stream, None if isinstance(stream, Field) else 1)
+        if isinstance(stream, Field):
+            part = Part(count=layout.domain * layout.tensor)
+            replace(stream, part=part).held_patches  # noqa: B018 (which refuses what does not fit)
     return streams
 
 
