@@ -34,7 +34,7 @@ def gather_plain(tensor: torch.Tensor, group: dist.ProcessGroup, dim: int) -> to
 def _scattered(tensor: torch.Tensor, group: dist.ProcessGroup, dim: int) -> torch.Tensor:
     pieces = tensor.chunk(group.size(), dim)
     own = torch.empty_like(pieces[0], memory_format=torch.contiguous_format)
-    dist.reduce_scatter_tensor(own, torch.cat(pieces), group=group)
+    dist.reduce_scatter_single(own, torch.cat(pieces), group=group)
     return own
 
 
