@@ -32,10 +32,10 @@ def apply(
 ) -> Passes:
     """Share the model out over the mesh; what passes samples through it.
 
-    0. Layers over `pipeline`: what a stage does not hold is not worked on further.
-    1. Tokens, features and heads of each block over `domain` and `tensor`: first, since it changes what parameters are.
-    2. Each block is compiled, if that is asked for: what gathers its parameters stays outside of the compiled part.
-    3. Parameters over `shard` x `domain`, and copied over `replicate`: each block's are gathered just before it
+    1. Layers over `pipeline`: what a stage does not hold is not worked on further.
+    2. Tokens, features and heads of each block over `domain` and `tensor`: it changes what parameters there are.
+    3. Each block is compiled, if that is asked for: what gathers its parameters stays outside of the compiled part.
+    4. Parameters over `shard` x `domain`, and copied over `replicate`: each block's are gathered just before it
        computes. Gradients are summed in float32 whatever `precision` the products have.
 
     Parameters
@@ -51,22 +51,9 @@ def apply(
     offload
         Whether what is shared out waits in the memory of the host.
     """
-    stages = mesh.layout.pipeline
-    if stages > 1:
-        own = cast(SpaceTimeModel, model)
-        costs = costs or [1.0] * len(list(own.blocks))
-        if stages > len(costs) or not hasattr(own, "keep") or not hasattr(own, "width"):
-            raise UserError(
-                f"parallel.pipeline: found {stages} stages for a model of {len(costs)} blocks; it needs at least as "
-                "many, and `keep` and `width`, as docs/parallel.md shows"
-            )
-        own.keep(split_layers(costs, stages)[mesh.group("pipeline").rank()])
-    for module in model.modules():
-        if isinstance(module, Linear):
-            # It learns by itself, from some of the heads in each rank of `tensor`, whose gradients are summed.
-            module.share = 1 / (mesh.layout.tensor * mesh.layout.pieces)
-        if isinstance(module, BlockSparse):
-            module.weight = mesh.layout.tensor  # the mean over ranks is taken, of which each measures some heads
+    if mesh.layout.pipeline > 1:
+        _cut(model, mesh, costs)
+    _weigh(model, mesh)
     blocks = [block for block in cast(SpaceTimeModel, model).blocks if any(True for _ in block.parameters())]
     if mesh.layout.domain * mesh.layout.tensor > 1:
         share_out(blocks, mesh)
@@ -80,7 +67,34 @@ def apply(
     # The root takes and gives float32, and casts inside: the frame that a forecast starts from is not rounded.
     whole = replace(policy, cast_forward_inputs=False)
     fully_shard(model, mesh=mesh.parameters, mp_policy=whole, offload_policy=waiting)
-    if stages == 1:
+    if mesh.layout.pipeline == 1:
         return Passes(model, mesh)
     width = cast(SpaceTimeModel, model).width
     return Pipeline(model, mesh, width=width, dtype=products or torch.float32, schedule=schedule)
+
+
+def _cut(model: nn.Module, mesh: Mesh, costs: Sequence[float]) -> None:
+    """Keep the layers of this rank's stage alone.
+
+    Raises
+    ------
+    UserError
+        When the model cannot be cut into so many stages.
+    """
+    own, stages = cast(SpaceTimeModel, model), mesh.layout.pipeline
+    costs = costs or [1.0] * len(list(own.blocks))
+    if stages > len(costs) or not hasattr(own, "keep") or not hasattr(own, "width"):
+        raise UserError(
+            f"parallel.pipeline: found {stages} stages for a model of {len(costs)} blocks; it needs at least as many, "
+            "and `keep` and `width`, as docs/parallel.md shows"
+        )
+    own.keep(split_layers(costs, stages)[mesh.group("pipeline").rank()])
+
+
+def _weigh(model: nn.Module, mesh: Mesh) -> None:
+    """Tell layers that learn by themselves how much of it is to count: ranks of `tensor` see some heads each."""
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.share = 1 / (mesh.layout.tensor * mesh.layout.pieces)  # gradients are summed over ranks and pieces
+        if isinstance(module, BlockSparse):
+            module.weight = mesh.layout.tensor  # the mean is taken over ranks
