@@ -168,8 +168,11 @@ def _describe(model: type[BaseModel], error: dict[str, Any], where: str) -> str:
     if kind in ("model_type", "model_attributes_type"):
         return f"{where}: {key}: found {found!r}; expected `key: value` lines below it"
     rule = error["msg"].removeprefix("Value error, ")
-    if not key or (kind == "value_error" and isinstance(found, dict)):  # the rule tells the key
+    of_several_keys = kind == "value_error" and isinstance(found, dict)
+    if not key or (of_several_keys and re.match(r"[\w.]+: ", rule)):  # the rule tells the key
         return f"{where}: {rule}"
+    if of_several_keys:
+        return f"{where}: {key}: {rule}"
     return f"{where}: {key}: found {found!r}; {rule[0].lower()}{rule[1:]}"
 
 

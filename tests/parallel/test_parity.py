@@ -87,7 +87,8 @@ def assert_parity(
     for outcome in outcomes:
         attention_errors = {name for _, values in one.log for name in values if name.startswith("attention/")}
         for number in ("train/loss", "train/gradient_norm", "validation/loss", *attention_errors):
-            assert outcome.numbers(number) == pytest.approx(one.numbers(number), rel=1e-5), number
+            close = far if number in attention_errors else 1e-5
+            assert outcome.numbers(number) == pytest.approx(one.numbers(number), rel=close), number
     for data_rank in range(layout.data):
         # The stages of a pipeline hold the weights between them.
         own = [outcome for rank, outcome in enumerate(outcomes) if layout.data_rank(rank) == data_rank]
