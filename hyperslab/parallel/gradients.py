@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from hyperslab.parallel.collectives import local
 from hyperslab.parallel.mesh import Mesh
 
 
@@ -15,9 +16,7 @@ def complete(parameters: Iterable[nn.Parameter], mesh: Mesh) -> None:
     group = mesh.group("tensor")
     if group.size() == 1:
         return
-    copied = [
-        _local(parameter.grad) for parameter in parameters if parameter.grad is not None and _is_copied(parameter)
-    ]
+    copied = [local(parameter.grad) for parameter in parameters if parameter.grad is not None and _is_copied(parameter)]
     # Gradients that wait in the memory of the host are summed where ranks compute.
     flat = torch.cat([gradient.flatten() for gradient in copied]).to(mesh.device)
     dist.all_reduce(flat, group=group)
@@ -39,7 +38,7 @@ def clip(parameters: Iterable[nn.Parameter], mesh: Mesh, most: float) -> float:
     for parameter in parameters:
         if parameter.grad is None:
             continue
-        gradient = _local(parameter.grad)
+        gradient = local(parameter.grad)
         copies = layout.replicate * (layout.tensor if _is_copied(parameter) else 1)
         norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
         square += (norm.square() / copies).to(mesh.device)
@@ -54,7 +53,3 @@ def clip(parameters: Iterable[nn.Parameter], mesh: Mesh, most: float) -> float:
 def _is_copied(parameter: nn.Parameter) -> bool:
     """Whether all ranks of `tensor` hold the same."""
     return not isinstance(parameter, DTensor) or "tensor" not in (parameter.device_mesh.mesh_dim_names or ())
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -92,8 +92,7 @@ class Pipeline(Passes):
 
     def train(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """As `Passes.train`; the last stage alone has a loss."""
-        shapes = {self._shape(piece) for piece in pieces}
-        (shape,) = shapes
+        (shape,) = {self._shape(piece) for piece in pieces}  # as `Task.align` has made them
         stage, schedule = self._stages_of(shape, len(pieces))
         stage.run = partial(self._run, pieces)
         numbers, losses = torch.arange(len(pieces)), list[torch.Tensor]()

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from hyperslab.errors import UserError
 from hyperslab.model.block import Place, Region
-from hyperslab.parallel.collectives import exchange, gather, gather_plain, scatter_sum
+from hyperslab.parallel.collectives import exchange, gather, gather_plain, local, scatter_sum
 from hyperslab.parallel.mesh import Mesh
 
 
@@ -77,8 +77,7 @@ def _share_region(module: nn.Module, region: Region, mesh: Mesh, whole: "_Whole"
     if tensor.size() > 1:
         for names, dim in ((region.columns, 0), (region.rows, 1)):
             for name in names:
-                _check_share(name, cast(nn.Linear, getattr(module, name)), dim, tensor.size())
-                _share_linear(cast(nn.Linear, getattr(module, name)), dim, mesh)
+                _share_linear(name, cast(nn.Linear, getattr(module, name)), dim, mesh)
 
     def before(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         tokens, *rest = given
@@ -97,15 +96,13 @@ def _share_region(module: nn.Module, region: Region, mesh: Mesh, whole: "_Whole"
         mixer.register_forward_hook(whole.to_tokens)
 
 
-def _check_share(name: str, linear: nn.Linear, dim: int, ranks: int) -> None:
-    features = linear.weight.shape[dim]
-    if features % ranks:
-        raise UserError(f"parallel.tensor: found {ranks} for the {features} features of {name}, which it must divide")
-
-
-def _share_linear(linear: nn.Linear, dim: int, mesh: Mesh) -> None:
+def _share_linear(where: str, linear: nn.Linear, dim: int, mesh: Mesh) -> None:
     """Keep this rank's rows (0) or columns (1) of the weight; called with local tensors, it gives local tensors."""
-    tensor = mesh.whole["tensor"]
+    tensor, features = mesh.whole["tensor"], linear.weight.shape[dim]
+    if features % tensor.size():
+        raise UserError(
+            f"parallel.tensor: found {tensor.size()} for the {features} features of {where}, which it must divide"
+        )
     for name, parameter in list(linear.named_parameters()):
         own = parameter.detach().chunk(tensor.size(), dim)[tensor.get_local_rank()].clone()
         shared = DTensor.from_local(own, tensor, [Shard(dim)], run_check=False)
@@ -115,11 +112,7 @@ def _share_linear(linear: nn.Linear, dim: int, mesh: Mesh) -> None:
 
 def _local_linear(linear: nn.Linear, tokens: torch.Tensor) -> torch.Tensor:
     bias = linear.bias
-    return F.linear(tokens, _local(linear.weight), None if bias is None else _local(bias))
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return F.linear(tokens, local(linear.weight), None if bias is None else local(bias))
 
 
 class _Whole:
